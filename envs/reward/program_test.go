@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -52,10 +51,13 @@ func TestProgramIsAskedAboutTexts(t *testing.T) {
 	command, dir := shell(t, `printf '%s\n' "$line" >> "$dir/asked"; `+good)
 	r := parseText(t, command+"=0.5,expr:1", nil, Options{})
 	expect.Fails(os.Stat(filepath.Join(dir, "asked")))(t, "the program runs before it is asked")
-	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}}}
-	expect.Equal(t, []float64{1.5, 1.5}, must.Get(r.Score(t.Context(), batch, 1))(t).Total, "totals")
+	said := []envs.Message{{Role: envs.RoleUser, Content: "Go."}}
+	batch := []envs.Completion{sample, {Observation: envs.Observation{Text: "Say <a> & \"b\".\n"}, Text: "no", Action: envs.Action{Text: "o"}, Generated: "o"},
+		{Action: envs.Action{Text: "t", Thinking: "hm"}, Generated: "<hm>t", Said: said, Tools: envs.ToolUse{Offered: true, Calls: 1}}}
+	expect.Equal(t, []float64{1.5, 1.5, 1.5}, must.Get(r.Score(t.Context(), batch, 1))(t).Total, "totals")
 	want := `{"id":1,"prompt":"6 times 7?","text":"is the answer: Öl 42\n","written":"6 times 7\nis the answer: Öl 42\n","answer":"42","truth":"42.0","correct":true,"formatted":false}
 {"id":2,"prompt":"Say <a> & \"b\".\n","text":"o","written":"no","answer":null,"truth":null,"correct":null,"formatted":null}
+{"id":3,"prompt":"","text":"t","thinking":"hm","completion":"<hm>t","written":"","answer":null,"truth":null,"correct":null,"formatted":null,"messages":[{"role":"user","content":"Go."}],"tools":{"calls":1,"failed":0,"malformed":0}}
 `
 	expect.Equal(t, want, string(must.Get(os.ReadFile(filepath.Join(dir, "asked")))(t)), "questions")
 }
@@ -74,13 +76,11 @@ case $line in *moody*) echo "{\"id\":$id,\"error\":\"no \\\"idea\\\"\"}" ;; *) e
 {"id":2,"text":"Count!","predicted":"law","label":"math"}
 {"id":3,"text":"moody","predicted":"math","label":"math"}
 `
-	if got, _ := os.ReadFile(filepath.Join(dir, "asked")); string(got) != want {
-		t.Errorf("questions (-want +got):\n%s", cmp.Diff(want, string(got)))
-	}
-}
-
-func TestExpectedPanicsWithAProgram(t *testing.T) {
-	expect.Panic(t, func() { parseLabels(t, "accuracy,cmd:cat", "a").Expected([]int{0}, []float32{1}) })
+	expect.Equal(t, want, string(must.Get(os.ReadFile(filepath.Join(dir, "asked")))(t)), "questions")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := r.Score(ctx, []Choice{{"Who?", 0, 0}})
+	expect.True(t, errors.Is(err, context.Canceled), "the run is cancelled: %v", err)
 }
 
 // More questions than fit into a pipe, for a program that starts once.

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -67,8 +66,8 @@ func TestRegisteredReward(t *testing.T) {
 	s, err := labels.Score(t.Context(), []Choice{{Action: 1}, {Action: 0}})
 	expect.True(t, err == nil && cmp.Diff([]float64{3, 1}, s.Total) == "" && !labels.Enumerable(), "labels: %v, %v", s.Total, err)
 	labels.Observe(nil, s)
-	s = must.Get(labels.Score(t.Context(), []Choice{{Action: 1}}))(t)
-	expect.Equal(t, []float64{1}, s.Total, "labels after a rollout")
+	expect.Same(t, "2", string(labels.State().States["novelty"]), "mean of the labels")
+	expect.Same(t, -1, must.Get(labels.Score(t.Context(), []Choice{{Action: 0}}))(t).Total[0], "labels after a rollout")
 }
 
 func TestOptionsOfRewards(t *testing.T) {
@@ -79,6 +78,7 @@ func TestOptionsOfRewards(t *testing.T) {
 		"novelty(=1)":                `"=1" is not option=value`,
 		"novelty(per=1,per=2)":       "occurs twice",
 		"novelty(sides=left)":        `"left" is not one of both, above`,
+		"novelty(sides=')":           `"'" is not one of both, above`,
 		"novelty(per=1":              "unclosed",
 		"novelty(per=1),novelty(x=1": "unclosed",
 		"accuracy()":                 "has no options",
@@ -221,21 +221,24 @@ func TestRubric(t *testing.T) {
 	want := []float64{2 * (3*0.75 - 0.5 + 0.5) / 5, 2 * (3*0.5 - 0.75 + 0.75) / 5}
 	diff := cmp.Diff(want, s.Total[:2])
 	expect.True(t, diff == "" && s.Rewards[0].Failures == 1, "%s, %d failures", diff, s.Rewards[0].Failures)
-	write(strings.Repeat("- {question: a}\n", maxQuestions))
-	parseText(t, "rubric:"+path, nil, Options{Judge: &politeJudge{}})
 	for text, want := range map[string]string{
-		"":                "0 questions",
-		"question: one":   "not a list",
-		"- question: ' '": "question 1 is empty",
-		"- {question: a}\n- {question: b, weight: 0}":       "question 2 has weight 0",
-		"- {question: a, weight: .nan}":                     "has weight NaN",
-		"- {question: a, points: 3}":                        "unknown field",
-		strings.Repeat("- {question: a}\n", maxQuestions+1): strconv.Itoa(maxQuestions+1) + " questions",
+		"": "0 questions",
+		strings.Repeat("- {question: a, weight: -1000000}\n", 1001): "1001 questions; use 1 to 1000",
+		"- {question: a, weight: 1000001}":                          "question 1 has weight 1.000001e+06",
+		strings.Repeat("[", 101):                                    "line 1: nested more than 100 deep",
+		"question: one":                                             "not a list",
+		"- question: ' '":                                           "question 1 is empty",
+		"- {question: a}\n- {question: b, weight: 0}":               "question 2 has weight 0",
+		"- {question: a, weight: .nan}":                             "has weight NaN",
+		"- {question: a, points: 3}":                                "unknown field",
 	} {
 		write(text)
 		_, err := ParseText("rubric:"+path, nil, Options{Judge: &politeJudge{}})
 		expect.True(t, err != nil && strings.Contains(err.Error(), want) && strings.Contains(err.Error(), path) && !strings.Contains(err.Error(), "\n"), "%q: %v; want …%s…", text, err, want)
 	}
+	write(strings.Repeat("- {question: a, weight: -1000000}\n", 1000))
+	parseText(t, "rubric:"+path, nil, Options{Judge: &politeJudge{}})
+	expect.Failure(ParseText("rubric:", nil, Options{}))(t, "write rubric:FILE")
 	expect.Failure(ParseText("rubric:"+path, nil, Options{}))(t, "a rubric needs a judge")
 	expect.Failure(ParseText("rubric:nowhere.yaml", nil, Options{Judge: &politeJudge{}}))(t, "nowhere.yaml")
 }
@@ -293,6 +296,7 @@ func TestParseLabelsErrors(t *testing.T) {
 		{"cmd:./judge 'x", "unclosed quote in the command"},
 		{"cmd:./judge x\\", "trailing backslash"},
 		{"cmd:'./judge' x", "after the closing quote"},
+		{"cmd:'./judge'==2", `unexpected "==2" after the closing quote`},
 		{"cmd:./judge --level=2", "belong to --level"},
 		{"cmd:env LEVEL=2 ./judge", `has weight "2 ./judge"`},
 		{"cmd:./no-such-judge", `reward "cmd:./no-such-judge": exec: "./no-such-judge": stat ./no-such-judge: no such file`},
@@ -316,6 +320,21 @@ func TestParseLabelsErrors(t *testing.T) {
 		{"expr:'2*sqr(confidence)'", `column 3: unknown function "sqr"; did you mean "sqrt"?`},
 		{"expr:'sum(probs, # * 2)'", `column 1: unknown function "sum"`},
 		{"expr:'confidence > 0.5 ? 1 : 0'", "column 12: a condition on probabilities"},
+		{"expr:'0.5 == confidence ? 1 : 0'", "column 5: a condition on probabilities"},
+		{"expr:'entropy or correct'", "column 1: a condition on probabilities"},
+		{"expr:'not entropy'", "column 5: a condition on probabilities"},
+		{"expr:'correct in [1, confidence]'", "column 16: a condition on probabilities"},
+		{"expr:'correct in correct'", `column 9: in needs a list literal: label in ["law"]`},
+		{"expr:'nothing == 1'", "column 1: unknown name"},
+		{"expr:'1 < nothing'", "column 5: unknown name"},
+		{`expr:'label in ["law", "maths"]'`, `column 18: "maths" is not a label`},
+		{"expr:'label in [1]'", "column 11: cannot compare a label with a number"},
+		{"expr:'-label'", "column 2: got a label, want a number"},
+		{"expr:'+label'", "column 2: got a label, want a number"},
+		{"expr:'correct ? 0 : label'", "column 15: got a label, want a number"},
+		{"expr:'pow(1, 2, 3)'", "column 1: pow does not take 3 arguments"},
+		{"expr:'abs(1, 2)'", "column 1: abs does not take 2 arguments"},
+		{"expr:'log()'", "column 1: log does not take 0 arguments"},
 		{"expr:'correct && entropy ? 1 : 0'", "column 12: a condition on probabilities"},
 		{"expr:'confidence in [1] ? 1 : 0'", "column 12: a condition on probabilities"},
 		{"expr:'confidence % 2'", "column 12: operator % is not available"},
@@ -347,15 +366,6 @@ func TestParseLabelsErrors(t *testing.T) {
 	}
 	parseLabels(t, "expr:'correct"+strings.Repeat(" ", maxExpression-7)+"'", "law")
 	expect.Fails(ParseLabels("accuracy", nil, Options{}))(t, "no labels: no error")
-}
-
-// expr's tree repeats the middle of a chained comparison; nesting must not take exponential time.
-func TestParseLabelsBoundsChainedComparisons(t *testing.T) {
-	spec := "correct"
-	for range 60 {
-		spec = "(0 < (" + spec + ") < 2 ? 1 : 0)"
-	}
-	expect.Failure(ParseLabels("expr:"+spec, []string{"a"}, Options{}))(t, "operations")
 }
 
 func TestParseRefusesANegativeTimeout(t *testing.T) {

@@ -127,10 +127,6 @@ func TestTotalsFitFloat32(t *testing.T) {
 		total := scores.Total[0]
 		expect.True(t, (!ok || finite(float64(float32(total)))) && (ok || math.IsNaN(total) && scores.Rewards[1].Failures == 1), "twice 1e6·%g: total %g, %+v", value, total, scores.Rewards[1])
 	}
-}
-
-// TestLargestReward is allowed; the next float64 is not.
-func TestLargestReward(t *testing.T) {
 	most := float64(math.MaxFloat32)
 	expect.True(t, fits(most, 1, 1) && !fits(math.Nextafter(most, math.Inf(1)), 1, 1), "the bound is not MaxFloat32")
 	expect.True(t, fits(most, 0.5, 2) && !fits(most, 1, 2), "two rewards share it")
@@ -138,12 +134,18 @@ func TestLargestReward(t *testing.T) {
 
 func TestParseTextErrors(t *testing.T) {
 	own := map[string]envs.Reward{"answer": lengthReward, "format": lengthReward}
+	long := strings.Repeat("ö", 80)
 	for _, test := range []struct{ spec, want string }{
 		{"", "has an empty item; choose from accuracy, answer, cmd:'PROGRAM ARGS', expr:'EXPR', format, model:DIR"},
 		{"answr", `unknown reward "answr"; did you mean "answer"?`},
 		{"vowels.py", `unknown reward "vowels.py"; to run a program write cmd:'python3 vowels.py'; choose`},
 		{"./judge", `unknown reward "./judge"; to run a program write cmd:'./judge'; choose`},
 		{"answer,python3 my.py=0.5", `to run a program write cmd:'python3 my.py'; choose`},
+		{"sh run", "to run a program write cmd:'sh run'; choose"},
+		{"node my.js", "to run a program write cmd:'node my.js'; choose"},
+		{long, `unknown reward "` + long + `"; choose`},
+		{long + "ö", `unknown reward "` + long + `"…; choose`},
+		{"model:m", "reward models are not available here"},
 		{"answer,cmd:./no-such-judge", "no such file"},
 		{"expr:'length >'", `reward "expr:length >": column 8: unexpected token EOF`},
 	} {
@@ -273,6 +275,12 @@ func TestExpressionsThatFail(t *testing.T) {
 func TestTextExpressionErrors(t *testing.T) {
 	for _, test := range []struct{ source, want string }{
 		{"lenght", `column 1: unknown name "lenght"; did you mean "length"?`},
+		{"-lenght", `column 2: unknown name "lenght"`},
+		{"correct ? 1 : lenght", `column 15: unknown name "lenght"`},
+		{"len(text[lenght:])", `column 10: unknown name "lenght"`},
+		{"1 in [lenght]", `column 7: unknown name "lenght"`},
+		{"[1][lenght]", `column 5: unknown name "lenght"`},
+		{"abs(lenght)", `column 5: unknown name "lenght"`},
 		{"1 + confidence", "column 5: confidence is available only in rewards of classifiers"},
 		{"probs[0]", "column 1: probs is available only in rewards of classifiers"},
 		{"$env", `column 1: unknown name "$env"`},
@@ -304,13 +312,14 @@ func TestTextExpressionErrors(t *testing.T) {
 	}
 }
 
-// expr's tree contains each link of a chained comparison twice.
-func TestTextExpressionsAreBounded(t *testing.T) {
-	source := "length"
+// expr's tree contains each link of a chained comparison twice; nesting must not take exponential time.
+func TestExpressionsAreBounded(t *testing.T) {
+	source := "correct"
 	for range 60 {
 		source = "(0 < (" + source + ") < 2 ? 1 : 0)"
 	}
-	expect.Failure(compileText(source))(t, "operations")
+	expect.Failure(compileText(source))(t, "more than 10000 operations")
+	expect.Failure(compileDifferentiable(source, nil))(t, "more than 10000 operations")
 }
 
 func FuzzTextExpression(f *testing.F) {
@@ -387,6 +396,14 @@ func TestProcessRewards(t *testing.T) {
 	}
 }
 
+// TestStepsOfSeveralRewards: they are weighted, and in the order of their ends.
+func TestStepsOfSeveralRewards(t *testing.T) {
+	of := func(steps ...Step) results { return stepped([][]Step{steps}, []error{nil}, 1) }
+	got := weigh([]piece{{weight: 1}, {weight: 2}}, []results{of(Step{3, 1}, Step{6, 2}), of(Step{3, 1}, Step{4, 5})}, 1)
+	expect.Equal(t, [][]Step{{{3, 1}, {3, 2}, {4, 10}, {6, 2}}}, got.Steps)
+	expect.Equal(t, []float64{1 + 2 + 2*(1+5)}, got.Total)
+}
+
 // FuzzStepEnds: steps divide a text, and each has something other than space if the text has.
 func FuzzStepEnds(f *testing.F) {
 	for _, text := range []string{"", "\n", "a", "a\n", "\n\na\n\nb", "a\n \nb\n\n"} {
@@ -411,6 +428,9 @@ func FuzzStepEnds(f *testing.F) {
 }
 
 func TestProcessIsRefused(t *testing.T) {
+	whole := Options{Critic: func(string) (envs.Critic, error) { return &lengthCritic{}, nil }}
+	expect.Failure(ParseText("process(model=m)", nil, whole))(t, "m cannot score steps")
+	expect.Failure(ParseText("accuracy", nil, Options{NoTruth: true}))(t, `unknown reward "accuracy"`)
 	missing := Options{Critic: func(string) (envs.Critic, error) { return nil, errors.New("no such folder") }}
 	for list, want := range map[string]string{
 		"process": "write process(model=DIR)", "process(model=m,separator=)": "separator", "process(model=m,total=product)": "total",
