@@ -2,12 +2,17 @@ package envs_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/answer"
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -56,11 +61,106 @@ func TestRegistry(t *testing.T) {
 }
 
 func TestModes(t *testing.T) {
-	played := define("played")
-	worked := define("worked")
-	worked.Demonstrations = true
-	expect.Equal(t, [][]string{{envs.RLOnly}, {envs.SupervisedThenRL, envs.Supervised, envs.RLOnly}}, [][]string{played.Modes(), worked.Modes()})
-	expect.True(t, !played.Labels() && played.Plays(), "a task of episodes is taken for one of labels")
+	all := []string{envs.SupervisedThenRL, envs.Supervised, envs.RLOnly}
+	for _, test := range []struct {
+		options         any
+		demonstrations  bool
+		preferences     bool
+		modes           []string
+		labels, decides bool
+		plays           bool
+	}{
+		{options: &countdown{}, modes: []string{envs.RLOnly}, plays: true},
+		{options: &countdown{}, demonstrations: true, modes: all, plays: true},
+		{options: &records{}, demonstrations: true, modes: []string{envs.Supervised}},
+		{options: &records{}, preferences: true, modes: []string{envs.RLOnly, envs.RewardModel}},
+		{options: &struct {
+			countdown
+			records
+		}{}, modes: all, plays: true},
+		{options: &envs.LabelledRows{}, modes: all, labels: true},
+		{options: &struct{ envs.DecisionSource }{}, modes: all, labels: true, decides: true},
+	} {
+		d := envs.Definition{Options: func() any { return test.options }, Demonstrations: test.demonstrations, Preferences: test.preferences}
+		expect.Equal(t, test.modes, d.Modes(), test)
+		expect.Equal(t, []bool{test.labels, test.decides, test.plays}, []bool{d.Labels(), d.Decides(), d.Plays()}, test)
+	}
+}
+
+// records is a task of records.
+type records struct{}
+
+func (*records) Records(context.Context, envs.Setup) (envs.Records, error) {
+	return envs.Records{}, nil
+}
+
+// TestProblemFiles: the splits that are asked for, and the files that train and evaluate.
+func TestProblemFiles(t *testing.T) {
+	var asked []string
+	find := func(splits ...string) func(context.Context, string, string, ...string) ([]dataset.Part, error) {
+		return func(_ context.Context, name, config string, wanted ...string) (parts []dataset.Part, err error) {
+			asked = append(asked, name+"/"+config+"/"+strings.Join(wanted, "+"))
+			if name == "missing" {
+				return nil, errors.New("no such data set")
+			}
+			for _, split := range splits {
+				parts = append(parts, dataset.Part{Split: split, Files: []string{name + "." + split}})
+			}
+			return parts, nil
+		}
+	}
+	everything := find("train", "validation", "test")
+	type result struct{ Train, Eval, Asked []string }
+	for _, test := range []struct {
+		setup     envs.Setup
+		set, eval string
+		want      result
+		err       string
+	}{
+		{envs.Setup{Find: everything}, "", "", result{}, ""},
+		{envs.Setup{Find: everything}, "a", "", result{[]string{"a.train"}, []string{"a.validation"}, []string{"a/c/train+validation"}}, ""},
+		{envs.Setup{Find: everything}, "a", "b", result{[]string{"a.train"}, []string{"b.test"}, []string{"a/c/train+validation", "b//"}}, ""},
+		{envs.Setup{Find: everything, EvalOnly: true}, "a", "a", result{[]string{"a.train"}, []string{"a.test"}, []string{"a/c/train+validation", "a/c/"}}, ""},
+		{envs.Setup{Find: everything, EvalOnly: true}, "a", "", result{nil, []string{"a.test"}, []string{"a/c/"}}, ""},
+		{envs.Setup{Find: find("train", "validation"), EvalOnly: true}, "a", "", result{nil, []string{"a.validation"}, []string{"a/c/"}}, ""},
+		{envs.Setup{Find: find("train"), EvalOnly: true}, "a", "", result{nil, []string{"a.train"}, []string{"a/c/"}}, ""},
+		{envs.Setup{}, "a", "", result{[]string{"a"}, nil, nil}, ""},
+		{envs.Setup{Find: find("test")}, "a", "", result{}, "option dataset: the data set has no split \"train\"; choose from \"test\""},
+		{envs.Setup{Find: everything}, "missing", "", result{}, "option dataset: no such data set"},
+		{envs.Setup{Find: everything}, "a", "missing", result{}, "option eval_dataset: no such data set"},
+	} {
+		asked = nil
+		train, eval, err := test.setup.ProblemFiles(test.set, "c", test.eval)
+		if test.err != "" {
+			expect.Error(t, err, test.err)
+			continue
+		}
+		expect.Equal(t, test.want, result{train, eval, asked}, test.set+", "+test.eval)
+		expect.NoError(t, err, "problem files")
+	}
+	files := must.Get(envs.Setup{Find: everything}.MixedFiles(t.Context(), "m", "train"))(t)
+	expect.Equal(t, []string{"m.train"}, files)
+	expect.Failure(envs.Setup{Find: everything}.MixedFiles(t.Context(), "m", "other"))(t, "option dataset_mix: m: the data set has no split \"other\"")
+	expect.Failure(envs.Setup{Find: everything}.MixedFiles(t.Context(), "missing", "train"))(t, "option dataset_mix: no such data set")
+}
+
+// TestForms: an unfinished or doubted answer counts as correct only in any form.
+func TestForms(t *testing.T) {
+	for _, test := range []struct {
+		info envs.Info
+		form answer.Form
+		want envs.Info
+	}{
+		{envs.Info{Correct: true, Truth: "4", Answer: "4"}, answer.FinalForm, envs.Info{Correct: true, Truth: "4", Answer: "4"}},
+		{envs.Info{Correct: true, Truth: "4", Answer: "2+2"}, answer.FinalForm, envs.Info{Truth: "4", Answer: "2+2", Unfinished: true}},
+		{envs.Info{Correct: true, Truth: "4", Answer: "2+2"}, answer.AnyForm, envs.Info{Correct: true, Truth: "4", Answer: "2+2", Unfinished: true, Doubted: true}},
+		{envs.Info{Correct: true, Truth: "4", Answer: "4", Doubted: true}, answer.FinalForm, envs.Info{Truth: "4", Answer: "4"}},
+		{envs.Info{Truth: "4", Answer: "2+3", Doubted: true}, answer.AnyForm, envs.Info{Truth: "4", Answer: "2+3"}},
+	} {
+		got := test.info
+		got.CheckForm(test.form)
+		expect.Equal(t, test.want, got, test)
+	}
 }
 
 func TestRegisterRefuses(t *testing.T) {
@@ -83,11 +183,18 @@ func TestRegisterRefuses(t *testing.T) {
 	}
 }
 
-// TestMissingColumns: the error names the columns of the file and the options that choose them.
-func TestMissingColumns(t *testing.T) {
+// TestLabelledRows: the error names the columns of the file and the options that choose them.
+func TestLabelledRows(t *testing.T) {
 	path := must.File(t, "tickets.csv", "body;queue\nIt broke;support\n")
 	find := func(context.Context, string, string, ...string) ([]dataset.Part, error) {
 		return []dataset.Part{{Split: dataset.Train, Files: []string{path}}}, nil
+	}
+	write := func(labels, rows int) {
+		text := "body,queue\n"
+		for i := range rows {
+			text += fmt.Sprintf("text %d,label %d\n", i, i%labels)
+		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	for _, test := range []struct {
 		options envs.LabelledRows
@@ -103,4 +210,19 @@ func TestMissingColumns(t *testing.T) {
 	right := envs.LabelledRows{TextColumn: "body", LabelColumn: "queue"}
 	rows, err := right.Rows(t.Context(), envs.Setup{Find: find})
 	expect.True(t, err == nil && len(rows) == 1 && rows[0].Text == "It broke", "%v, %v", rows, err)
+	expect.Error(t, (&envs.LabelledRows{TextColumn: "a", LabelColumn: "a"}).Check(), `option label_column: is "a", as text_column is; name two columns`)
+	lost := envs.Setup{Find: func(context.Context, string, string, ...string) ([]dataset.Part, error) {
+		return nil, errors.New("lost")
+	}}
+	expect.Failure(right.Rows(t.Context(), lost))(t, "option dataset: lost")
+	// Eight labels may have one row each; with more, a tenth of the rows must share theirs.
+	for rows, labels := range map[int]int{8: 8, 10: 9} {
+		write(labels, rows)
+		read := must.Get(right.Rows(t.Context(), envs.Setup{Find: find}))(t)
+		expect.Same(t, rows, len(read), "rows of %d labels", labels)
+		expect.Same(t, labels, len(must.Get((&envs.LabelledRows{MaxSamples: labels}).Balanced(read))(t)), "one row per label")
+		expect.Failure((&envs.LabelledRows{MaxSamples: labels - 1}).Balanced(read))(t, fmt.Sprintf("option max_samples: %d rows cannot be shared out among %d labels", labels-1, labels))
+	}
+	write(9, 9)
+	expect.Failure(right.Rows(t.Context(), envs.Setup{Find: find}))(t, `option label_column: column "queue" has 9 different values in 9 rows`)
 }
