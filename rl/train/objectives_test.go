@@ -223,6 +223,10 @@ func TestTrainRefuses(t *testing.T) {
 		{"sync_ref_model needs a reference", newGRPO(), func(c *Config) { c.ReferenceSync = sync }},
 		{"both change the reference", newGRPO(), func(c *Config) { c.KLCoef, c.ReferenceEvery, c.ReferenceSync = 1, 2, sync }},
 		{"ref_model_mixup_alpha 0", newGRPO(), func(c *Config) { c.KLCoef, c.ReferenceSync = 1, ReferenceSync{Sync: true, Every: 2} }},
+		{"ref_model_mixup_alpha 1.5", newGRPO(), func(c *Config) { c.KLCoef, c.ReferenceSync = 1, ReferenceSync{Sync: true, Alpha: 1.5, Every: 2} }},
+		{"ref_model_sync_steps 0", newGRPO(), func(c *Config) { c.KLCoef, c.ReferenceSync = 1, ReferenceSync{Sync: true, Alpha: 1} }},
+		{"importance_sampling_max: 1 must be above importance_sampling_min, 1", newGRPO(), func(c *Config) { c.OffPolicy = OffPolicy{Low: 1, High: 1} }},
+		{"router_aux_loss_coef", newGRPO(), func(c *Config) { c.RouterCoef = 0.1 }},
 		{"an adaptive coefficient", newGRPO(), func(c *Config) { c.KLTarget, c.KLHorizon = 1, 1 }},
 		{"schedule \"step\"", newGRPO(), func(c *Config) { c.Schedule = "step" }},
 	} {
@@ -244,6 +248,56 @@ func TestTrainRefuses(t *testing.T) {
 	}
 	scored := must.Open(New(tinyToken(t, 4), fixed(unreadable), newPPO(), Config{Steps: 3, Samples: 2, Optimisation: Optimisation{Schedule: "linear"}}, run.Hooks{}))(t)
 	expect.Failure(scored.Step(t.Context()))(t, "step 1: … 1073741824")
+}
+
+// needing is an algorithm with other needs.
+type needing struct {
+	algo.SFT
+	needs algo.Needs
+}
+
+// Needs implements algo.Algorithm.
+func (n *needing) Needs() algo.Needs { return n.needs }
+
+// TestDistantPolicies: a policy on a service allows what needs no more than log π.
+func TestDistantPolicies(t *testing.T) {
+	for _, test := range []struct {
+		option string // "" = allowed
+		needs  algo.Needs
+		config Config
+	}{
+		{"", algo.Needs{}, Config{}},
+		{"", algo.Needs{Teacher: "given", Sampled: true}, Config{Temperature: 1, Uncertain: Uncertain{1}, Optimisation: Optimisation{Optim: "adamw"}}},
+		{"algorithm", algo.Needs{Values: true}, Config{}},
+		{"algorithm", algo.Needs{Labels: true}, Config{}},
+		{"algorithm", algo.Needs{Scores: true}, Config{}},
+		{"algorithm", algo.Needs{Teacher: "given"}, Config{}},
+		{"teacher", algo.Needs{Teacher: algo.TeacherSelf, Sampled: true}, Config{}},
+		{"neftune_noise_alpha", algo.Needs{Noise: 0.1}, Config{}},
+		{"entropy_coef", algo.Needs{}, Config{Regularisation: Regularisation{EntropyCoef: -0.1}}},
+		{"use_adaptive_entropy", algo.Needs{}, Config{Regularisation: Regularisation{EntropyControl: EntropyControl{Adaptive: true}}}},
+		{"top_entropy_quantile", algo.Needs{}, Config{Uncertain: Uncertain{0.9}}},
+		{"router_aux_loss_coef", algo.Needs{}, Config{Optimisation: Optimisation{RouterCoef: 0.1}}},
+		{"optim", algo.Needs{}, Config{Optimisation: Optimisation{Optim: OptimMuon}}},
+		{"sync_ref_model", algo.Needs{}, Config{Regularisation: Regularisation{ReferenceSync: ReferenceSync{Sync: true}}}},
+		{"ref_update_every", algo.Needs{}, Config{ReferenceEvery: 1}},
+		{"temperature", algo.Needs{}, Config{Temperature: 0.9}},
+	} {
+		err := CheckDistant(&needing{needs: test.needs}, test.config)
+		if test.option == "" {
+			expect.NoError(t, err, "what a service can do")
+		} else {
+			expect.Error(t, err, "option "+test.option+": cannot be combined with a policy on a service (--engine): ")
+		}
+	}
+}
+
+// TestQuantile is torch.quantile's.
+func TestQuantile(t *testing.T) {
+	for q, want := range map[float64]float64{0: 1, 0.25: 1.5, 0.5: 2, 0.75: 3.5, 1: 5} {
+		expect.Same(t, want, quantile([]float64{5, 1, 2}, q), "quantile %v", q)
+	}
+	expect.Same(t, 7, quantile([]float64{7}, 0.5), "quantile of one value")
 }
 
 // TestRanksBeginAlike: a rank with another row, or with other weights, ends the run.
