@@ -3,6 +3,7 @@ package rl
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,10 +56,7 @@ func TestEqualRewardsHaveAdvantageZero(t *testing.T) {
 	for _, kind := range []Advantages{{BaselineGroup, ScaleNone}, {BaselineGroup, ScaleGroup}, {BaselineGroup, ScaleBatch}, {BaselineLeaveOneOut, ScaleNone}, {BaselineBatch, ScaleNone}, {BaselineBatch, ScaleBatch}} {
 		for _, value := range []float64{0.1, 1.0 / 3, 0.7, -1, 1e300, 1e-300, 0} {
 			for _, n := range []int{2, 3, 5, 8, 64} {
-				group := make([]float64, n)
-				for i := range group {
-					group[i] = value
-				}
+				group := slices.Repeat([]float64{value}, n)
 				for i, a := range kind.Of([][]float64{group}, [][]float64{group}, nil)[0] {
 					expect.Require(t, a == 0, "%+v, %d×%g: advantage %d is %g", kind, n, value, i, a)
 				}
@@ -104,15 +102,20 @@ func TestAdvantagesCheck(t *testing.T) {
 		want    string // "" = no error
 	}{
 		{Advantages{BaselineGroup, ScaleGroup}, 2, ""},
+		{Advantages{BaselineGroup, ScaleBatch}, 2, ""},
+		{Advantages{BaselineGroup, ScaleMean}, 2, ""},
+		{Advantages{BaselineBatch, ScaleBatch}, 1, ""},
 		{Advantages{BaselineLeaveOneOut, ScaleNone}, 2, ""},
 		{Advantages{BaselineNone, ScaleNone}, 1, ""},
-		{Advantages{BaselineLeaveOneOut, ScaleNone}, 1, "at least 2 samples"},
-		{Advantages{BaselineGroup, ScaleNone}, 1, "at least 2 samples"},
-		{Advantages{BaselineLeaveOneOut, ScaleGroup}, 4, "cannot be divided"},
-		{Advantages{BaselineMoving, ScaleBatch}, 4, "cannot be divided"},
-		{Advantages{BaselineBatch, ScaleGroup}, 4, "cannot be divided"},
-		{Advantages{"mean", ScaleNone}, 4, `baseline "mean" is unknown`},
-		{Advantages{BaselineNone, "std"}, 4, `advantage scale "std" is unknown`},
+		{Advantages{BaselineLeaveOneOut, ScaleNone}, 1, "leave_one_out compares the samples of a prompt: use at least 2 samples"},
+		{Advantages{BaselineLength, ScaleNone}, 1, "length compares the samples"},
+		{Advantages{BaselineGroup, ScaleNone}, 1, "group compares the samples"},
+		{Advantages{BaselineBatch, ScaleMean}, 4, "cannot be divided by the group's mean"},
+		{Advantages{BaselineLeaveOneOut, ScaleGroup}, 4, "cannot be divided by the group's standard deviation"},
+		{Advantages{BaselineMoving, ScaleBatch}, 4, "cannot be divided by the batch's standard deviation"},
+		{Advantages{BaselineBatch, ScaleGroup}, 4, "cannot be divided by the group's standard deviation"},
+		{Advantages{"mean", ScaleNone}, 4, `baseline "mean" is unknown: choose none, group, length, leave_one_out, batch, moving, greedy`},
+		{Advantages{BaselineNone, "std"}, 4, `advantage scale "std" is unknown: choose none, group, batch, mean`},
 		{Advantages{BaselineNone, ScaleNone}, 0, "0 samples"},
 	} {
 		err := test.kind.Check(test.samples)
@@ -124,8 +127,7 @@ func TestAdvantagesCheck(t *testing.T) {
 func throughJSON[T any](t *testing.T, state T) T {
 	t.Helper()
 	encoded := must.Get(json.Marshal(state))(t)
-	back := must.Into[T](t, json.Unmarshal, encoded)
-	return back
+	return must.Into[T](t, json.Unmarshal, encoded)
 }
 
 func TestStatsOf(t *testing.T) {
@@ -134,4 +136,6 @@ func TestStatsOf(t *testing.T) {
 	// scored: 1 0 1 1 2, mean 1, squares 0+1+0+0+1, unbiased variance 2/4; group means 1/2, 1, 2 with variance 7/12
 	expect.Equal(t, GroupStats{Mean: 1, Std: math.Sqrt(0.5), StdErr: math.Sqrt(7.0 / 36), ZeroStd: 0.75, Failed: 3}, got, cmpopts.EquateApprox(0, 1e-12))
 	expect.Equal(t, GroupStats{}, StatsOf(nil))
+	// Of one group alone, the standard error is that of its samples.
+	expect.Equal(t, GroupStats{Mean: 1, Std: 1, StdErr: math.Sqrt(1.0 / 3)}, StatsOf([][]float64{{0, 1, 2}}), cmpopts.EquateApprox(0, 1e-12))
 }

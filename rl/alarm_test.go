@@ -57,16 +57,21 @@ func TestAlarms(t *testing.T) {
 		{"collapse at the second window", append(times(5, well), times(5, with(func(h *Health) { h.Correct = 0.1 }))...), []string{"collapse"}},
 		{"one bad step", append(times(10, well), with(func(h *Health) { h.Correct = 0 })), nil},
 		{"collapse from the best window", slices.Concat(times(5, with(func(h *Health) { h.Correct = 0.1 })), times(5, well), times(20, with(func(h *Health) { h.Correct = 0.2 }))), []string{"collapse"}},
+		{"a fall by the limit", append(times(10, longer(40, 0.5)), times(5, longer(40, 0.25))...), []string{"collapse"}},
 		{"a small fall", append(times(10, well), times(9, with(func(h *Health) { h.Correct = 0.36 }))...), nil},
 		{"drift", append(times(10, well), times(5, with(func(h *Health) { h.Formatted, h.Tiers = 0.5, map[string]float64{"tag": 0.5, "last_number": 0.5} }))...), []string{"tier_drift"}},
-		{"drift, long after the first window", append(times(40, well), times(5, with(func(h *Health) { h.Formatted, h.Tiers = 0.5, map[string]float64{"tag": 0.5, "last_number": 0.5} }))...), []string{"tier_drift"}},
+		{"drift at the same format rate, long after the first window", append(times(40, well), times(5, with(func(h *Health) { h.Tiers = map[string]float64{"tag": 0.5, "last_number": 0.5} }))...), []string{"tier_drift"}},
+		{"drift by the limit", append(times(10, well), times(5, with(func(h *Health) { h.Tiers = map[string]float64{"tag": 0.7, "phrase": 0.3} }))...), []string{"tier_drift"}},
 		{"the answer alone is no drift", append(times(10, with(func(h *Health) { h.Tiers = map[string]float64{"whole": 0.2, "last_number": 0.8} })), times(5, with(func(h *Health) { h.Tiers = map[string]float64{"whole": 1} }))...), nil},
 		{"learning the form is no drift", append(times(10, with(func(h *Health) { h.Formatted, h.Tiers = 0.2, map[string]float64{"tag": 0.2, "last_number": 0.8} })), times(5, well)...), nil},
 		{"longer and no better", append(times(10, well), times(5, longer(80, 0.6))...), []string{"length_drift"}},
 		{"shorter and no better", append(times(10, well), times(5, longer(20, 0.6))...), []string{"length_drift"}},
 		{"longer and better", append(times(10, well), times(5, longer(80, 0.66))...), nil},
+		{"longer and better by just enough", append(times(10, longer(40, 0)), times(5, longer(80, 0.05))...), nil},
 		{"a little longer", append(times(10, well), times(5, longer(79, 0.6))...), nil},
+		{"longer than nothing", append(times(10, longer(0, 0.6)), times(5, longer(40, 0.6))...), nil},
 		{"a kind that is never right", times(10, never(10)), []string{"never_right"}},
+		{"problems that are never right", times(10, with(func(h *Health) { h.Kinds = map[string]AnswerCount{"": {10, 0}} })), []string{"never_right"}},
 		{"a kind that is never right, where that is not what is paid", times(10, untold(never(10))), nil},
 		{"a kind that was tried too little", times(10, never(9)), nil},
 		{"a kind that was right once", append(times(1, with(func(h *Health) { h.Kinds = map[string]AnswerCount{"5 numbers": {9, 1}} })), times(20, never(10))...), nil},
@@ -105,7 +110,14 @@ func TestAlarms(t *testing.T) {
 			}
 		}
 		expect.Equal(t, test.want, names, test.name)
-		expect.Contains(t, text, map[string]string{"drift": "rose from 10 % to 42 %", "truncation": ": 50 % of the completions"}[test.name])
+		expect.Contains(t, text, map[string]string{
+			"equal rewards": ": all samples of 100 % of the prompts have equal rewards, for 5 steps", "truncation": ": 50 % of the completions reach the token limit, for 5 steps",
+			"missing end": ": only 50 % of the completions end with an end token, for 5 steps", "collapse": ": accuracy fell from 60 % to 30 %",
+			"drift": "answers found by last_number rose from 10 % to 42 %", "longer and no better": ": completions have 80 tokens, 40 in the first 5 steps",
+			"a kind that is never right": ": none of 100 attempts at problems of kind 5 numbers was correct, in 10 steps", "problems that are never right": "100 attempts at any problem",
+			"one reward counts": "reward expr:length, for example to 0.11 times the present one: it causes 90 % of", "kl": "is 1.5 nats", "failed rewards": ": 10 % of the samples",
+			"copies": `: 8 of 16 rewarded completions only copy from their prompt, such as "74 - 70"`, "one text": `: 8 of 16 rewarded completions are the same text for prompts with different answers, such as "see above"`,
+		}[test.name])
 		expect.True(t, len(w.First) <= 5 && len(w.Recent) <= 10, "%s: %d and %d steps are kept", test.name, len(w.First), len(w.Recent))
 	}
 }
@@ -127,6 +139,8 @@ func TestEqualGroupsArePredicted(t *testing.T) {
 		{0, 1, 8, nil, nil, "train with SFT first, or choose easier problems"},
 		{0.5, 1, 1, nil, nil, "choose other problems, a longer SFT stage"},
 		{0.3, 1, 8, other, nil, "choose other problems, a longer SFT stage"},
+		{1, 1, 8, nil, nil, "choose other problems, a longer SFT stage, another reward or a higher --temperature: all samples of 100 % of the prompts have equal rewards, for 5 steps, so nothing is learned from them; with 8 samples per prompt and an accuracy of 100.0 %, 100 % is expected"},
+		{0.5, 1, 2, nil, nil, "raise --samples-per-prompt to 8, which makes it 1 %"}, // as often as by chance
 	} {
 		var w Watch
 		var alarms []Alarm
@@ -176,6 +190,11 @@ func TestOverfitting(t *testing.T) {
 		{"as chance may have it", []float64{1, 2, 3}, []float64{0.12, 0.08, 0.06}, 0.04, 0},
 		{"more than chance makes", []float64{1, 2, 3}, []float64{0.5, 0.4, 0.38}, 0.04, 1},
 		{"a loss that hardly rises", []float64{1, 2, 3}, []float64{-2.456, -2.457, -2.458}, 0, 0},
+		{"training stays, then gets better", []float64{1, 1, 2}, []float64{3, 2, 1}, 0, 0},
+		{"training gets better, then stays", []float64{1, 2, 2}, []float64{3, 2, 1}, 0, 0},
+		{"held out stays, then falls", []float64{1, 2, 3}, []float64{3, 3, 1}, 0, 0},
+		{"held out falls, then stays", []float64{1, 2, 3}, []float64{3, 1, 1}, 0, 0},
+		{"as much as chance makes", []float64{1, 2, 3}, []float64{2, 1.5, 1.25}, 0.25, 1},
 		{"a loss that rises", []float64{1, 2, 3}, []float64{-2.4, -2.5, -2.6}, 0, 1},
 	} {
 		var w Watch
@@ -214,6 +233,8 @@ func TestStrict(t *testing.T) {
 		few = append(few, w.Held(rows)...)
 	}
 	expect.True(t, len(few) == 1 && strings.Contains(few[0].Text, "only 29"), "few rows: %+v", few)
+	expect.Same(t, "", FewRows(30, "rows"), "a warning about enough rows")
+	expect.Contains(t, FewRows(29, "rows"), "at least 30 rows: figures of 29")
 	if all := w.Strict(AnswerScores{N: 100, Correct: 60, Doubted: 20}, DefaultAlarmLimits()); len(all) != 1 || !strings.Contains(all[0].Text, "accepts 60 of 100 held-out completions, the strictest verifier only 40") {
 		t.Errorf("doubted answers: %+v", all)
 	}

@@ -166,7 +166,10 @@ func TestRejectionThreshold(t *testing.T) {
 		got, err := rl.RejectionThreshold(test.in, test.out)
 		expect.True(t, err == nil && math.Abs(got-test.want) <= 1e-9, "%s: %v, %v, want %v", test.name, got, err, test.want)
 	}
-	expect.Fails(rl.RejectionThreshold(nil, sure(false, 1)))(t, "a threshold without rows in scope")
+	for _, rows := range [][2][]rl.Sureness{{nil, sure(false, 1)}, {sure(true, 1), nil}} {
+		expect.Failure(rl.RejectionThreshold(rows[0], rows[1]))(t, "rows in scope and rows out of scope")
+		expect.Failure(rl.MeasureOutOfScope(0.5, rows[0], rows[1]))(t, "rows in scope and rows out of scope")
+	}
 }
 
 // TestRejectionThresholdIsTheBest tries all thresholds.
@@ -235,6 +238,8 @@ func TestCountRewarded(t *testing.T) {
 		{"the answer", []rl.Outcome{{Prompt: sum, Text: "4", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"the answer worked out", []rl.Outcome{{Prompt: sum, Text: "74 - 70 = 4", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"an option of the prompt", []rl.Outcome{{Prompt: "A) a cat or B) a dog?", Text: "B) a dog", Truth: "B", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"the answer after a word that contains it", []rl.Outcome{{Prompt: "Cats or a cat?", Text: "Cats or a cat", Truth: "cat", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"a copy as long as the answer", []rl.Outcome{{Prompt: sum, Text: "74", Truth: "44", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"a name in the prompt", []rl.Outcome{{Prompt: "Ann met Bob. Who met Bob?", Text: "Ann", Truth: "Ann", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"a label without a reference", []rl.Outcome{{Prompt: "positive or negative?", Text: "positive", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"a copy without a reference", []rl.Outcome{{Prompt: "Say something about the sea.", Text: "about the sea", Reward: 1}}, rl.Rewarded{N: 1, Echoes: 1, Echo: "about the sea"}},

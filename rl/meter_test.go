@@ -1,7 +1,6 @@
 package rl
 
 import (
-	"fmt"
 	"math"
 	"path/filepath"
 	"strings"
@@ -155,27 +154,46 @@ func TestReplayFile(t *testing.T) {
 func TestReplayRefusesFiles(t *testing.T) {
 	const header = `{"format":"rltrain replay buffer 2","capacity":5,"entries":1}` + "\n"
 	for name, test := range map[string]struct{ content, want string }{
-		"pickle":       {"\x80\x04\x95", "Python pickle"},
-		"empty":        {"", "line 1: the file ends too early"},
-		"first format": {strings.Replace(header, "buffer 2", "buffer 1", 1), `line 1: format "rltrain replay buffer 1", want`},
-		"other":        {"{\"format\":\"x\",\"capacity\":1,\"entries\":0}\n", "line 1: format"},
-		"short":        {header, "line 2: the file ends too early"},
-		"broken":       {header + "{}}\n", "line 2"},
-		"unknown":      {header + `{"x":1}` + "\n", "line 2: not a line"},
-		"no turn":      {header + `{"trajectory":{"tokens":[1],"source":[0],"behavior_logprobs":[0],"logprobs":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
-		"more entries": {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
+		"pickle":        {"\x80\x05\x95", "this is a Python pickle"},
+		"empty":         {"", "line 1: the file ends too early"},
+		"first format":  {strings.Replace(header, "buffer 2", "buffer 1", 1), `line 1: format "rltrain replay buffer 1", want`},
+		"other":         {"{\"format\":\"x\",\"capacity\":1,\"entries\":0}\n", "line 1: format"},
+		"short":         {header, "line 2: the file ends too early"},
+		"broken":        {header + "{}}\n", "line 2"},
+		"unknown":       {header + `{"x":1}` + "\n", "line 2: not a line"},
+		"turn of text":  {header + `{"trajectory":{"turns":[{"end":"2"}]}}` + "\n", "line 2: not a line … end"},
+		"no tokens":     {header + `{"trajectory":{"tokens":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: trajectory without tokens"},
+		"no trajectory": {header + `{"turns":[0],"returns":[1]}` + "\n", "line 2: no trajectory"},
+		"no turn":       {header + `{"trajectory":{"tokens":[1],"source":[0],"behavior_logprobs":[0],"logprobs":[0],"turns":[]},"turns":[0],"returns":[1]}` + "\n", "line 2: turn 0 of a trajectory of 0"},
+		"more entries":  {strings.Replace(header, `"entries":1`, `"entries":0`, 1) + "{}\n", "line 2: more than the 0 entries"},
 	} {
 		path := must.File(t, "buffer", test.content)
 		r := newReplay(t, 5)
 		err := r.Load(path)
-		expect.True(t, err != nil && strings.Contains(err.Error(), test.want) && strings.HasPrefix(err.Error(), path), "%s: error %v, want one with %q", name, err, test.want)
+		expect.Error(t, err, path+": "+test.want)
+		expect.Same(t, 0, r.Len(), "%s: turns of a refused file", name)
 	}
-	beyond := ReplayState{Capacity: 1, Entries: []ReplayEntry{{Trajectory: twoTurns(), Turns: []int{0, 1}, Returns: []float64{1, 2}}}}
-	expect.True(t, newReplay(t, 5).Restore(beyond) != nil, "a state beyond its capacity is taken")
-	for _, entry := range []ReplayEntry{{Trajectory: twoTurns()}, {Trajectory: twoTurns(), Turns: []int{0, 1}, Returns: []float64{1}}, {Trajectory: twoTurns(), Turns: []int{0}, Returns: []float64{1, 2}}} {
-		err := newReplay(t, 5).Restore(ReplayState{Capacity: 5, Entries: []ReplayEntry{entry}})
-		expect.Error(t, err, fmt.Sprintf("entry 0: %d turns and %d returns", len(entry.Turns), len(entry.Returns)))
+	folder := t.TempDir()
+	expect.Error(t, newReplay(t, 5).Load(folder), folder+": line 1: … directory")
+	expect.Error(t, newReplay(t, 5).Load(filepath.Join(folder, "none")), "reading replay buffer: … none")
+	expect.Error(t, newReplay(t, 5).Save(filepath.Join(folder, "none", "file")), "none")
+	tr := twoTurns()
+	for want, entry := range map[string]ReplayEntry{
+		"entry 0: 0 turns and 0 returns": {tr, nil, nil}, "entry 0: 2 turns and 1 returns": {tr, []int{0, 1}, []float64{1}}, "entry 0: 1 turns and 2 returns": {tr, []int{0}, []float64{1, 2}},
+		"entry 0: turn 2 of a trajectory of 2": {tr, []int{2}, []float64{1}}, "entry 0: turn -1 of": {tr, []int{-1}, []float64{1}},
+		"turn 0 has the return NaN": {tr, []int{0}, []float64{nan}}, "turn 1 has the return -Inf": {tr, []int{1}, []float64{math.Inf(-1)}},
+		"capacity 1 does not fit 2 experiences": {tr, []int{0, 1}, []float64{1, 2}},
+	} {
+		r := newReplay(t, 5)
+		expect.Error(t, r.Restore(ReplayState{Capacity: 1, Entries: []ReplayEntry{entry}}), want)
+		expect.True(t, r.Len() == 0 && r.capacity == 5, "%s: a refused state has changed the buffer", want)
 	}
+	infinite := newReplay(t, 5)
+	infinite.Add(&Trajectory{LogProbs: []float32{float32(math.Inf(-1))}, Turns: []Turn{{1, 1}}}, []float64{1})
+	expect.Error(t, infinite.Save(filepath.Join(folder, "infinite")), "infinite: … -Inf")
+	must.Do(t, newReplay(t, 5).Restore(ReplayState{Capacity: 1, Entries: []ReplayEntry{{tr, []int{1}, []float64{1}}}}))
+	expect.Error(t, newReplay(t, 5).Restore(ReplayState{}), "capacity 0 is below 1")
+	expect.Failure(NewReplay(0))(t, "capacity 0 is below 1")
 }
 
 func FuzzReadReplay(f *testing.F) {

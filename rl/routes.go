@@ -13,9 +13,9 @@ type Routes []int16
 
 // MarshalJSON writes the numbers as bytes, the low one first.
 func (r Routes) MarshalJSON() ([]byte, error) {
-	data, err := binary.Append(nil, binary.LittleEndian, []int16(r))
-	if err != nil {
-		return nil, err
+	var data []byte
+	for _, n := range r {
+		data = binary.LittleEndian.AppendUint16(data, uint16(n))
 	}
 	return json.Marshal(data)
 }
@@ -29,9 +29,11 @@ func (r *Routes) UnmarshalJSON(data []byte) error {
 	if len(raw)%2 != 0 {
 		return fmt.Errorf("routes of %d bytes", len(raw))
 	}
-	*r = make(Routes, len(raw)/2)
-	_, err := binary.Decode(raw, binary.LittleEndian, []int16(*r))
-	return err
+	*r = nil
+	for ; len(raw) > 0; raw = raw[2:] {
+		*r = append(*r, int16(binary.LittleEndian.Uint16(raw)))
+	}
+	return nil
 }
 
 // AppendRoutes notes the routes of the last segment, so far unknown ones alone, before the first kept of a completion's tokens are
@@ -48,9 +50,7 @@ func (t *Trajectory) AppendRoutes(routes Routes, completion, kept int) {
 		t.Routes = append(t.Routes, -1)
 	}
 	known, until := len(t.Routes)-start*t.RouteWidth, min(ran, context+kept)*t.RouteWidth
-	if known < until {
-		t.Routes = append(t.Routes, routes[known:until]...)
-	}
+	t.Routes = append(t.Routes, routes[min(known, until):until]...)
 }
 
 // routesOf are the routes of the tokens [from, to).

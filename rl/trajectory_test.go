@@ -81,6 +81,14 @@ func TestTrajectoryValidate(t *testing.T) {
 		"unknown source":         {func(t *Trajectory) { t.Source[1] = 2 }, "token 1 has the source 2"},
 		"first token sampled":    {func(t *Trajectory) { t.Source[0] = Sampled }, "token 0 is the first"},
 		"empty segment":          {func(t *Trajectory) { t.Segments = []int{0} }, "segment 2 begins at 0"},
+		"empty last segment":     {func(t *Trajectory) { t.BeginSegment() }, "segment 2 begins at 6"},
+		"segments at one place":  {func(t *Trajectory) { t.Segments = []int{3, 3} }, "segment 3 begins at 3"},
+		"sources":                {func(t *Trajectory) { t.Source = t.Source[1:] }, "6 tokens has 5 sources"},
+		"behaviour":              {func(t *Trajectory) { t.BehaviorLogProbs = t.BehaviorLogProbs[1:] }, "5 and 6 log-probabilities"},
+		"teacher":                {func(t *Trajectory) { t.Teacher = make([]float32, 5) }, "5 log-probabilities of a teacher"},
+		"width of routes":        {func(t *Trajectory) { t.RouteWidth = -1 }, "0 numbers of routes, -1 of each token"},
+		"routes of no width":     {func(t *Trajectory) { t.Routes = make(Routes, 2) }, "2 numbers of routes, 0 of each token"},
+		"too many routes":        {func(t *Trajectory) { t.Routes, t.RouteWidth = make(Routes, 14), 2 }, "14 numbers of routes, 2 of each token"},
 		"segment of an action":   {func(t *Trajectory) { t.Segments = []int{2} }, "token 2 is the first of a segment"},
 		"sampled and in no turn": {func(t *Trajectory) { t.Turns = t.Turns[:1] }, "token 5 is sampled"},
 	} {
@@ -119,6 +127,9 @@ func TestOverlongPenalty(t *testing.T) {
 		expect.Same(t, want, OverlongPenalty(length, 100, 20), "penalty of %d tokens", length)
 	}
 	expect.Same(t, -0.5, OverlongPenalty(3, 6, 6), "penalty of half the tokens with a buffer of all")
+	for _, buffer := range []int{0, 7} {
+		expect.Panic(t, func() { OverlongPenalty(3, 6, buffer) }, "a buffer of ", buffer)
+	}
 }
 
 func TestKLController(t *testing.T) {
@@ -140,21 +151,33 @@ func TestKLController(t *testing.T) {
 	fixed := must.Get(NewKLController(0.1, 0, 0))(t)
 	fixed.Update(100, 10)
 	expect.True(t, fixed.Coef() == 0.1, "a fixed coefficient became %g", fixed.Coef())
+	must.Get(NewKLController(0, 0, 0))(t)
 	for _, bad := range [][3]float64{{-1, 0, 0}, {0, 6, 100}, {0.1, 6, 0}, {0.1, 0, 5}, {0.1, -6, -1}, {math.NaN(), 0, 0}, {math.Inf(1), 0, 0}} {
 		expect.Fails(NewKLController(bad[0], bad[1], bad[2]))(t, "%v is taken", bad)
 	}
+}
+
+func TestKLKinds(t *testing.T) {
+	const d = 0.5
+	e := math.Exp(20)
+	for name, want := range map[string][2]float64{"k1": {d, -22}, "k2": {d * d / 2, 242}, "k3": {math.Exp(-d) - 1 + d, e - 21 + 2*(e-1)}} { // for -22, along the tangent at -20
+		kind := must.Get(ParseKLKind(name))(t)
+		got := [2]float64{kind.Value(-1, -1-d), kind.Value(-22, 0)}
+		expect.Equal(t, want, got, cmpopts.EquateApprox(1e-12, 0), name)
+	}
+	expect.Failure(ParseKLKind("k4"))(t, `"k4"`)
 }
 
 // TestStepsWithinTurns: the reward of a step goes to its last action, and what none is given for ends with the turn.
 func TestStepsWithinTurns(t *testing.T) {
 	tr := twoTurns()
 	tr.Turns[1].Reward = 2
-	tr.Steps = []Turn{{3, 8}, {4, 16}, {6, 32}} // the second ends with a given token, the third with its turn
+	tr.Steps = []Turn{{3, 8}, {4, 16}, {5, 64}, {6, 32}} // the second ends with a given token, the others after the first with their turns
 	x := tr.Sample(1)
-	expect.Equal(t, []float64{24, 0.5, 34}, x.Rewards)
+	expect.Equal(t, []float64{24, 64.5, 34}, x.Rewards)
 	expect.Equal(t, []int{0, 1, 2}, x.Ends)
-	expect.Equal(t, []float64{24.5, 34}, tr.Rewards())
-	expect.Same(t, 58.5, tr.Reward(), "reward")
+	expect.Equal(t, []float64{88.5, 34}, tr.Rewards())
+	expect.Same(t, 122.5, tr.Reward(), "reward")
 	x = tr.TurnSample(1, 1)
 	expect.Equal(t, []float64{34}, x.Rewards)
 	expect.Equal(t, []int{0}, x.Ends)
@@ -188,7 +211,9 @@ func TestRoutesOfTrajectories(t *testing.T) {
 	expect.Equal(t, Routes{90, 91, 80, 81}, x.Routes)
 	tr.Routes = tr.Routes[1:]
 	expect.Error(t, tr.Validate(), "has 15 numbers of routes, 2 of each token")
-	expect.Error(t, json.Unmarshal([]byte(`"AAAA"`), new(Routes)), "routes of 3 bytes")
+	for text, want := range map[string]string{`"AAAA"`: "routes of 3 bytes", `5`: "number"} {
+		expect.Error(t, json.Unmarshal([]byte(text), new(Routes)), want)
+	}
 }
 
 func TestSampleOfATrajectory(t *testing.T) {
