@@ -170,7 +170,7 @@ func (a *Adapter) readPairs(f *safetensors.File, rule *rule, names []string, mod
 	c := &a.Config
 	embeddings := map[string]Pair{}
 	names, experts, err := a.joinExperts(rule, names, modules)
-	if err == nil && len(experts) > 0 {
+	if err == nil {
 		rule, err = c.rule()
 	}
 	if err != nil {

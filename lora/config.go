@@ -148,9 +148,10 @@ func (c Config) validate() error {
 
 func validRank(r int) bool { return r >= 1 && r <= maxRank }
 
-func validAlpha(alpha float64) bool { return alpha > 0 && !math.IsInf(alpha, 0) }
+func validAlpha(alpha float64) bool { return alpha > 0 && alpha <= math.MaxFloat64 }
 
-// marshal writes the fields known to all PEFT releases, in PEFT's order. Readers use PEFT's defaults for absent fields,
+// marshal writes the fields of an adapter that Save takes, in PEFT's order, and no field unknown to some release unless it is in
+// use. Readers use PEFT's defaults for absent fields,
 // which hold here.
 func (c Config) marshal() ([]byte, error) {
 	optional := func(s string) any {
@@ -192,12 +193,6 @@ func (c Config) marshal() ([]byte, error) {
 	}
 	if c.WeightTying { // unknown to PEFT before 0.18
 		fields["ensure_weight_tying"] = true
-	}
-	if len(c.Tokens) > 0 { // unknown to PEFT before 0.15
-		fields["trainable_token_indices"] = c.Tokens
-	}
-	if c.LoRABias { // unknown to PEFT before 0.14
-		fields["lora_bias"] = true
 	}
 	return files.EncodeJSON(fields)
 }

@@ -39,7 +39,6 @@ func (m Modules) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads a pattern or names.
 func (m *Modules) UnmarshalJSON(data []byte) error {
-	*m = Modules{}
 	if bytes.HasPrefix(data, []byte{'"'}) {
 		return json.Unmarshal(data, &m.Pattern)
 	}
@@ -49,29 +48,23 @@ func (m *Modules) UnmarshalJSON(data []byte) error {
 // Tokens are token indices by suffixes of module names.
 type Tokens map[string][]int
 
-// MarshalJSON writes the list of the input embedding alone, or an object.
-func (t Tokens) MarshalJSON() ([]byte, error) {
-	if list, ok := t[""]; ok && len(t) == 1 {
-		return json.Marshal(list)
-	}
-	return json.Marshal(map[string][]int(t))
-}
-
 // UnmarshalJSON reads a list or an object.
 func (t *Tokens) UnmarshalJSON(data []byte) error {
-	*t = nil
+	var list []int
 	all := map[string][]int{}
+	var err error
 	if bytes.HasPrefix(data, []byte{'['}) {
-		var list []int
-		if err := json.Unmarshal(data, &list); err != nil || len(list) == 0 {
-			return err
-		}
-		all[""] = list
-	} else if err := json.Unmarshal(data, &all); err != nil || len(all) == 0 {
-		return err
+		err = json.Unmarshal(data, &list)
+	} else {
+		err = json.Unmarshal(data, &all)
 	}
-	*t = all
-	return nil
+	if len(list) > 0 {
+		all[""] = list
+	}
+	if len(all) > 0 {
+		*t = all
+	}
+	return err
 }
 
 // A Pattern overrides a value for some modules.
@@ -147,10 +140,7 @@ func (l *oneOrMore[T]) UnmarshalJSON(data []byte) error {
 		data = slices.Concat([]byte{'['}, data, []byte{']'})
 	}
 	err := json.Unmarshal(data, &many)
-	*l = nil // even for an empty list, which PEFT treats as set
-	if len(many) > 0 {
-		*l = many
-	}
+	*l = append(*l, many...) // nil for an empty list
 	return err
 }
 

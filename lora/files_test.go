@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -193,18 +194,62 @@ func readAll(t *testing.T, path string) []safetensors.Tensor {
 	return list
 }
 
+// TestBrokenTensors: an adapter without one of a module's tensors, or with one of another number of dimensions or fewer rows, is
+// refused. Fewer rows of what has one for each output are an adapter of a smaller module.
+func TestBrokenTensors(t *testing.T) {
+	part := regexp.MustCompile(`[^.]*(lora_|vera_|hada_|lokr_|ia3_l|oft_R|_delta).*$`)
+	alone, outputs := []string{"ia3_l", "oft_R.weight", "trainable_tokens_delta"}, []string{"lora_B", "lora_B.weight", "lora_B.bias", "ia3_l", "oft_R.weight", "lokr_w1", "lokr_w1_a", "lokr_w2_a", "vera_lambda_b"}
+	seen := map[string]bool{} // by what reads them
+	mergedOnly := map[string]string{
+		"ia3": "an adapter of peft_type IA3", "dora": "magnitudes of DoRA", "head": "full modules (modules_to_save: lm_head, norm)", "tokens": "token embeddings (trainable_token_indices)",
+		"lora_bias": "biases of pairs (lora_bias)", "bias_all": "biases of the model (bias: all)", "resized": "full modules", "rslora": "",
+	}
+	for _, path := range must.Get(filepath.Glob("../rl/policy/testdata/adapters/*/adapter_model.safetensors"))(t) {
+		dir := filepath.Dir(path)
+		whole := must.Get(lora.Load(dir))(t)
+		if want, ok := mergedOnly[filepath.Base(dir)]; ok {
+			expect.Same(t, want, whole.MergedOnly(), "what of %s can only be merged", dir)
+		}
+		list := readAll(t, path)
+		for i, x := range list {
+			name := part.FindString(x.Name)
+			key := fmt.Sprint(whole.Config.Method, whole.Config.DoRA, len(whole.Config.TargetParameters), whole.Config.LoRABias, name)
+			if name == "" || seen[key] {
+				continue
+			}
+			seen[key] = true
+			broken := func(changed ...safetensors.Tensor) error {
+				folder := must.Folder(t, map[string]string{lora.ConfigFile: must.Read(t, filepath.Join(dir, lora.ConfigFile))})
+				must.Do(t, safetensors.Write(filepath.Join(folder, lora.WeightsFile), slices.Concat(list[:i], changed, list[i+1:]), nil))
+				_, err := lora.Load(folder)
+				return err
+			}
+			if !slices.Contains(alone, name) {
+				expect.Error(t, broken(), x.Name)
+			}
+			deeper, shorter := x, x
+			deeper.Shape = append(slices.Clone(x.Shape), 1)
+			expect.Error(t, broken(deeper), x.Name+"\" has shape")
+			rows := x.Shape[0]
+			shorter.Shape, shorter.Data = slices.Concat([]int64{rows - 1}, x.Shape[1:]), x.Data[:int64(len(x.Data))/rows*(rows-1)]
+			expect.True(t, broken(shorter) != nil || slices.Contains(outputs, name), "%s: %s with fewer rows is read", dir, x.Name)
+		}
+	}
+}
+
 func TestLoadRefusesFiles(t *testing.T) {
-	_, err := lora.Load(t.TempDir())
-	expect.True(t, err != nil && strings.Contains(err.Error(), "adapter_config.json"), "empty folder: %v", err)
+	expect.Failure(lora.Load(t.TempDir()))(t, "adapter_config.json")
 	c, pairs, extra := adapter(lora.SequenceClassification)
 	dir := t.TempDir()
 	must.Do(t, lora.Save(dir, c, pairs, extra))
-	must.Do(t, os.Truncate(filepath.Join(dir, "adapter_model.safetensors"), 300))
-	_, err = lora.Load(dir)
-	expect.True(t, err != nil && strings.Contains(err.Error(), "adapter_model.safetensors"), "cut file: %v", err)
-	must.Do(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"peft_type":"LORA","layer_replication":[[0,1]],"task_type":"SEQ_CLS","target_modules":["q"]}`), 0o600))
-	_, err = lora.Load(dir)
-	expect.True(t, err != nil && strings.Contains(err.Error(), `adapter_config.json: "layer_replication" is`), "repeated layers: %v", err)
+	must.Do(t, os.Truncate(filepath.Join(dir, lora.WeightsFile), 300))
+	expect.Failure(lora.Load(dir))(t, lora.WeightsFile)
+	must.Do(t, os.Remove(filepath.Join(dir, lora.WeightsFile)))
+	expect.Failure(lora.Load(dir))(t, lora.WeightsFile)
+	must.Write(t, filepath.Join(dir, "adapter_model.bin"), "no pickle")
+	expect.Failure(lora.Load(dir))(t, "adapter_model.bin")
+	must.Write(t, filepath.Join(dir, lora.ConfigFile), `{"peft_type":"LORA","layer_replication":[[0,1]],"task_type":"SEQ_CLS","target_modules":["q"]}`)
+	expect.Failure(lora.Load(dir))(t, `adapter_config.json: "layer_replication" is`)
 }
 
 func TestDoRAAndTying(t *testing.T) {

@@ -176,69 +176,82 @@ func changeAdaLoRA(module string, t tensors, r *rule) ([]Change, error) {
 // changeLoHa adds the elementwise product of two low-rank products (Hyeon-Woo et al. 2022, "FedPara", eq. 2).
 func changeLoHa(module string, t tensors, r *rule) ([]Change, error) {
 	_, scale := r.size(module)
-	first, out, in, err := t.product(".hada_w1_a", ".hada_w1_b")
+	first, err := t.product(".hada_w1_a", ".hada_w1_b")
 	if err != nil {
 		return nil, err
 	}
-	second, rows, columns, err := t.product(".hada_w2_a", ".hada_w2_b")
+	second, err := t.product(".hada_w2_a", ".hada_w2_b")
 	if err != nil {
 		return nil, err
 	}
-	if rows != out || columns != in {
-		return nil, fmt.Errorf("module %s: products of shapes [%d %d] and [%d %d] differ", module, out, in, rows, columns)
+	if first.rows != second.rows || first.columns != second.columns {
+		return nil, fmt.Errorf("module %s: products of shapes [%d %d] and [%d %d] differ", module, first.rows, first.columns, second.rows, second.columns)
 	}
 	return []Change{change(module+".weight", func(w []float32) {
 		for i := range w {
-			w[i] += float32(scale * first[i] * second[i])
+			w[i] += float32(scale * first.values[i] * second.values[i])
 		}
-	}, out, in)}, nil
+	}, first.rows, first.columns)}, nil
 }
 
 // changeLoKr adds the Kronecker product of two matrices, each stored in full or as a low-rank product (Edalati et al. 2022,
 // "KronA"; Yeh et al. 2024, "LyCORIS", section 3.2).
 func changeLoKr(module string, t tensors, r *rule) ([]Change, error) {
 	_, scale := r.size(module)
-	first, rows1, columns1, err := t.factor(".lokr_w1")
+	first, err := t.factor(".lokr_w1")
 	if err != nil {
 		return nil, err
 	}
-	second, rows2, columns2, err := t.factor(".lokr_w2")
+	second, err := t.factor(".lokr_w2")
 	if err != nil {
 		return nil, err
 	}
-	out, in := rows1*rows2, columns1*columns2
+	out, in := first.rows*second.rows, first.columns*second.columns
 	return []Change{change(module+".weight", func(w []float32) {
 		for i := range w {
 			row, column := i/in, i%in
-			w[i] += float32(scale * first[row/rows2*columns1+column/columns2] * second[row%rows2*columns2+column%columns2])
+			w[i] += float32(scale * first.at(row/second.rows, column/second.columns) * second.at(row%second.rows, column%second.columns))
 		}
 	}, out, in)}, nil
 }
 
+// matrix is a matrix [rows, columns], row-major.
+type matrix struct {
+	values        []float64
+	rows, columns int
+}
+
+func (m matrix) at(row, column int) float64 { return m.values[row*m.columns+column] }
+
 // factor is a matrix stored in full, or as a product of parts named _a and _b.
-func (t tensors) factor(part string) (m []float64, rows, columns int, err error) {
+func (t tensors) factor(part string) (matrix, error) {
 	if !t.has(part) {
 		return t.product(part+"_a", part+"_b")
 	}
+	return t.matrix(part)
+}
+
+// matrix reads a part of two dimensions.
+func (t tensors) matrix(part string) (matrix, error) {
 	values, shape, err := t.read(part, 2)
 	if err != nil {
-		return nil, 0, 0, err
+		return matrix{}, err
 	}
-	return widened(values), shape[0], shape[1], nil
+	return matrix{widened(values), shape[0], shape[1]}, nil
 }
 
 // product multiplies the matrices of two parts.
-func (t tensors) product(left, right string) (m []float64, rows, columns int, err error) {
-	a, shapeA, err := t.read(left, 2)
+func (t tensors) product(left, right string) (matrix, error) {
+	a, err := t.matrix(left)
 	if err != nil {
-		return nil, 0, 0, err
+		return a, err
 	}
-	b, shapeB, err := t.read(right, 2)
+	b, err := t.matrix(right)
+	if err == nil && a.columns != b.rows {
+		err = fmt.Errorf("tensors %s of shapes [%d %d] and [%d %d] cannot be multiplied", strings.TrimPrefix(t.names[left], wrapper), a.rows, a.columns, b.rows, b.columns)
+	}
 	if err != nil {
-		return nil, 0, 0, err
+		return b, err
 	}
-	if shapeA[1] != shapeB[0] {
-		return nil, 0, 0, fmt.Errorf("tensors %s of shapes %v and %v cannot be multiplied", strings.TrimPrefix(t.names[left], wrapper), shapeA, shapeB)
-	}
-	return multiply(widened(a), widened(b), shapeA[0], shapeA[1], shapeB[1]), shapeA[0], shapeB[1], nil
+	return matrix{multiply(a.values, b.values, a.rows, a.columns, b.columns), a.rows, b.columns}, nil
 }
