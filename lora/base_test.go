@@ -56,6 +56,7 @@ func TestMovedBaseModelIsFound(t *testing.T) {
 		{"out/stage", tiny, "../tiny"},
 		{"out/stage/checkpoints/checkpoint-5", tiny, "../../../tiny"},
 		{"out/deep/run/stage", tiny, tiny},
+		{"out", tiny, tiny},
 		{"runs/stage", far, far},
 		{"models/run/stage", far, far},
 		{"models/stage", "org/name", "org/name"},
@@ -77,6 +78,8 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	baseFolder(t, "models/tiny", "w")
 	saveFor(t, "models/stage", "models/tiny")
 	expect.Same(t, "../tiny", inFile(t, "models/stage"), "inFile")
+	saveFor(t, "models/a/b/c/stage", "models/tiny")
+	expect.Same(t, must.Get(filepath.Abs("models/tiny"))(t), inFile(t, "models/a/b/c/stage"), "a base model elsewhere")
 	adapter := must.Get(filepath.Abs("models/stage"))(t)
 	t.Chdir(t.TempDir())
 	baseFolder(t, "../tiny", "v") // not the folder next to the adapter
@@ -97,10 +100,18 @@ func TestCheckBase(t *testing.T) {
 	saveFor(t, filepath.Join(root, "stage"), base)
 	c := loadBase(t, filepath.Join(root, "stage"))
 	expect.True(t, c.BaseHash != "" && c.CheckBase(base) == nil, "%q, %v", c.BaseHash, c.CheckBase(base))
+	weights := filepath.Join(base, "model.safetensors")
+	before := must.Get(os.Stat(weights))(t).ModTime()
 	baseFolder(t, base, "v") // of the same size
-	later := time.Now().Add(time.Hour)
-	must.Do(t, os.Chtimes(filepath.Join(base, "model.safetensors"), later, later))
+	must.Do(t, os.Chtimes(weights, before, before))
+	expect.NoError(t, c.CheckBase(base), "a file is read again though it has not changed")
+	must.Do(t, os.Chtimes(weights, before, before.Add(time.Hour)))
 	expect.Error(t, c.CheckBase(base), "than the adapter was trained on")
+	must.Do(t, os.Remove(weights))
+	must.Do(t, os.Mkdir(weights, 0o755))
+	expect.Error(t, c.CheckBase(base), "hashing the weights")
+	expect.Error(t, lora.Save(filepath.Join(root, "other"), lora.Config{BaseModel: base, R: 1, Alpha: 1, TargetModules: lora.Modules{Names: []string{"q"}}},
+		[]lora.Pair{lora.Init("a.q", 1, 1, 1, 1, rand.New(rand.NewPCG(1, 2)))}, nil), "hashing the weights")
 	expect.NoError(t, (lora.Config{}).CheckBase(base), "an adapter that does not say")
 	// The folder disappears during a run; the adapter is still saved.
 	must.Do(t, os.RemoveAll(base))
@@ -188,6 +199,12 @@ func TestMatch(t *testing.T) {
 	want := `lora: target "uery" matches no module; choose from encoder.layer.*.attention.self.query, encoder.layer.*.attention.output.dense, encoder.layer.*.output.dense, dense`
 	expect.True(t, err != nil && err.Error() == want, "error %v, want %s", err, want)
 	expect.Fails(lora.Match(names, nil))(t, "no targets: no error")
+	expect.Equal(t, []string{names[0], names[3]}, must.Get(lora.MatchSaved(names, []string{"uery"}))(t), "modules to save")
+	kinds := strings.Split("a b c d e f g h i j k l m", " ")
+	for n, want := range map[int]string{12: "choose from a, b, c, d, e, f, g, h, i, j, k, l", 13: "choose from a, b, c, d, e, f, g, h, i, j, k, l, …"} {
+		_, err := lora.Match(kinds[:n], []string{"x"})
+		expect.True(t, err != nil && strings.HasSuffix(err.Error(), want), "error %v, want %s", err, want)
+	}
 }
 
 func TestInit(t *testing.T) {
@@ -235,9 +252,12 @@ func TestMergeIntoByMagnitude(t *testing.T) {
 }
 
 func TestMergeIntoPanics(t *testing.T) {
-	defer func() {
-		r := fmt.Sprint(recover())
-		expect.True(t, strings.Contains(r, "module m: the weight has 5 elements, [2 3] needs 6"), "panic %s", r)
-	}()
-	lora.Init("m", 3, 2, 1, 1, rand.New(rand.NewPCG(1, 2))).MergeInto(make([]float32, 5))
+	for experts, want := range []string{"module m: the weight has 5 elements, [2 3] needs 6", "module m of 1 experts"} {
+		func() {
+			defer func() { expect.Contains(t, fmt.Sprint(recover()), want) }()
+			p := lora.Init("m", 3, 2, 1, 1, rand.New(rand.NewPCG(1, 2)))
+			p.Experts = experts
+			p.MergeInto(make([]float32, 5))
+		}()
+	}
 }

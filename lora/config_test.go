@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -28,9 +29,10 @@ func TestParseConfig(t *testing.T) {
 		name, text string
 		want       Config
 	}{
+		{"one term", `{"peft_type":"OFT","target_modules":["q"],"num_cayley_neumann_terms":1}`, Config{Method: oft, R: 8, Alpha: 8, TargetModules: Modules{Names: []string{"q"}}, CayleyTerms: 1}},
 		{
-			"defaults", `{"peft_type":"LORA","task_type":"FEATURE_EXTRACTION","target_modules":["query"]}`,
-			Config{R: 8, Alpha: 8, TargetModules: Modules{Names: []string{"query"}}, TaskType: FeatureExtraction},
+			"largest numbers", `{"peft_type":"LORA","task_type":"FEATURE_EXTRACTION","target_modules":["query"],"r":65536,"lora_alpha":1.7976931348623157e308}`,
+			Config{R: 65536, Alpha: math.MaxFloat64, TargetModules: Modules{Names: []string{"query"}}, TaskType: FeatureExtraction},
 		},
 		{
 			"features not in use, some unknown",
@@ -83,13 +85,20 @@ func TestParseConfigRefuses(t *testing.T) {
 		{"expression of exclusion", `"exclude_modules":"*"`, `exclude_modules: pattern "*"`},
 		{"expression of layers", `"layers_to_transform":1,"layers_pattern":["h","("]`, `layers_pattern: pattern "("`},
 		{"expression of whole modules", `"modules_to_save":["["]`, `modules_to_save: pattern "["`},
-		{"layers of a pattern", `"target_modules":"q","layers_to_transform":1`, `layers_to_transform and layers_pattern need a list of target_modules, not the pattern "q"`},
+		{"whole modules without a name", `"modules_to_save":["a",""]`, "modules_to_save contains an empty name"},
+		{"layers without a name", `"layers_to_transform":1,"layers_pattern":""`, "layers_pattern contains an empty name"},
+		{"layers of a pattern", `"target_modules":"q","layers_to_transform":1,"layers_pattern":"h"`, `layers_to_transform and layers_pattern need a list of target_modules, not the pattern "q"`},
 		{"no layers of a pattern", `"layers_pattern":"h"`, "layers_pattern needs layers_to_transform"},
 		{"layers as text", `"layers_to_transform":"1"`, `layers_to_transform: "1" has the wrong type`},
 		{"empty exclusion", `"exclude_modules":[""]`, "exclude_modules contains an empty name"},
-		{"parameters", `"target_parameters":["w"]`, "target_parameters"},
+		{"parameters", `"target_parameters":["w"]`, `target_parameters: "w" is not supported`},
+		{"parameters with DoRA", `"target_parameters":["down_proj"],"use_dora":true`, "target_parameters are for LoRA without use_dora"},
+		{"parameters with dropout", `"target_parameters":["down_proj"],"lora_dropout":0.1`, "lora_dropout must be 0 with target_parameters"},
+		{"parameters with biases", `"target_parameters":["down_proj"],"lora_bias":true`, "target_parameters are for LoRA without use_dora and lora_bias"},
 		{"tokens", `"trainable_token_indices":[1,-1]`, "trainable_token_indices"},
 		{"tokens of a module", `"trainable_token_indices":{"lm_head":[]}`, `trainable_token_indices: "lm_head"`},
+		{"tokens of a module as text", `"trainable_token_indices":{"lm_head":["a"]}`, `trainable_token_indices: {"lm_head":["a"]} has the wrong type`},
+		{"patterns cut short", `"rank_pattern":{"a":[}`, "not a JSON object"},
 		{"tokens as text", `"trainable_token_indices":["a"]`, `trainable_token_indices: ["a"] has the wrong type`},
 		{"unknown", `"use_magic":true`, `"use_magic" is true`},
 		{"start that changes the base", `"init_lora_weights":"pissa"`, `init_lora_weights "pissa"`},
@@ -105,6 +114,7 @@ func TestParseConfigRefuses(t *testing.T) {
 		{"no terms", `"peft_type":"OFT","num_cayley_neumann_terms":0`, "num_cayley_neumann_terms is 0"},
 		{"no method", `"peft_type":null`, `peft_type "" is not supported`},
 		{"rank zero", `"r":0`, "r is 0"},
+		{"huge rank", `"r":65537`, "r is 65537"},
 		{"rank fraction", `"r":1.5`, "r: 1.5 has the wrong type"},
 		{"alpha", `"lora_alpha":0`, "lora_alpha is 0; it must be positive"},
 		{"dropout", `"lora_dropout":1`, "lora_dropout is 1; it must be in [0, 1)"},
@@ -135,8 +145,8 @@ func FuzzParseConfig(f *testing.F) {
 			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return
 		}
-		if c.Method != "" {
-			return // only LoRA is written
+		if c.Method != "" || len(c.Tokens) > 0 || c.LoRABias {
+			return // they are not written
 		}
 		text := must.Get(c.marshal())(t)
 		back, err := parseConfig(text)

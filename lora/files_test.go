@@ -2,6 +2,7 @@ package lora_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -162,6 +163,12 @@ func TestLoadRefuses(t *testing.T) {
 		{"unknown", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(l, "base_model.model.bert.pooler.dense.weight", 4, 4)
 		}, `tensor "bert.pooler.dense.weight" belongs neither to a LoRA pair nor to modules_to_save (classifier, score)`},
+		{"full module of a pair", func(l []safetensors.Tensor) []safetensors.Tensor {
+			return add(l, strings.TrimSuffix(a, ".lora_A.weight"), 4, 4)
+		}, `query" belongs neither to a LoRA pair`},
+		{"no prefix", func(l []safetensors.Tensor) []safetensors.Tensor {
+			return add(drop(l, "encoder"), "base_model.model.query.lora_A.weight", 2, 4)
+		}, `module "query" has no prefix`},
 		{"unwrapped", func(l []safetensors.Tensor) []safetensors.Tensor { return add(l, "classifier.weight", 3, 4) }, `"classifier.weight" does not start with base_model.model.`},
 		{"other prefix", func(l []safetensors.Tensor) []safetensors.Tensor {
 			return add(add(drop(l, a, b), strings.Replace(a, "bert.", "", 1), 2, 4), strings.Replace(b, "bert.", "", 1), 4, 2)
@@ -291,16 +298,28 @@ func TestSaveRefuses(t *testing.T) {
 		{"task", func(p *parts) { p.c.TaskType = "SEQ_2_SEQ_LM" }, "task_type"},
 		{"no pairs", func(p *parts) { p.pairs = nil }, "no LoRA pair"},
 		{"pair without target", func(p *parts) { p.c.TargetModules.Names = []string{"query"} }, "is not selected by target_modules (query)"},
-		{"extra", func(p *parts) { p.c.ModulesToSave = nil }, "neither to a LoRA pair nor to modules_to_save"},
+		{"extra", func(p *parts) { p.c.ModulesToSave, p.c.WeightTying = nil, true }, "neither to a LoRA pair nor to modules_to_save"},
+		{"tokens", func(p *parts) { p.c.Tokens = lora.Tokens{"": {1}} }, "only pairs and full modules can be saved"},
+		{"bias of the pair", func(p *parts) { p.c.LoRABias = true }, "only pairs"},
+		{"infinite alpha", func(p *parts) { p.c.Alpha = math.Inf(1) }, "lora_alpha is +Inf"},
 		{"no extra", func(p *parts) { p.extra = nil }, "no tensor matches modules_to_save"},
 		{"A", func(p *parts) { p.pairs[0].A = p.pairs[0].A[1:] }, ": A has 7 elements, [2 4] needs 8"},
 		{"B", func(p *parts) { p.pairs[1].B = nil }, ": B has 0 elements, [6 2] needs 12"},
 		{"magnitude", func(p *parts) { p.pairs[1].Magnitude = []float32{1} }, "dense: the magnitude vector has 1 elements, want 6"},
 		{"magnitude without DoRA", func(p *parts) { p.pairs[1].Magnitude = make([]float32, 6) }, ": use_dora is false, but the module's magnitude vector exists: true"},
 		{"DoRA without magnitude", func(p *parts) { p.c.DoRA = true }, ": use_dora is true, but the module's magnitude vector exists: false"},
-		{"sizes", func(p *parts) { p.pairs[0].In = 0 }, "must all be positive"},
+		{"no inputs", func(p *parts) { p.pairs[0].In, p.pairs[0].A = 0, nil }, "must all be positive"},
+		{"no outputs", func(p *parts) { p.pairs[0].Out, p.pairs[0].B = 0, nil }, "must all be positive"},
 		{"no rank", func(p *parts) { p.pairs[0] = lora.Pair{Module: p.pairs[0].Module, In: 4, Out: 6} }, "must all be positive"},
 		{"twice", func(p *parts) { p.pairs = append(p.pairs, p.pairs[0]) }, "duplicate tensor"},
+	}
+	c, pairs, extra := adapter(lora.SequenceClassification)
+	for place, in := range map[string]func(dir string) string{
+		"a file":                       func(dir string) string { return must.File(t, "file", "") },
+		"a folder " + lora.WeightsFile: func(dir string) string { must.Do(t, os.Mkdir(filepath.Join(dir, lora.WeightsFile), 0o755)); return dir },
+		"a folder " + lora.ConfigFile:  func(dir string) string { must.Do(t, os.Mkdir(filepath.Join(dir, lora.ConfigFile), 0o755)); return dir },
+	} {
+		expect.Error(t, lora.Save(in(t.TempDir()), c, pairs, extra), "lora: … "+place[strings.LastIndexByte(place, ' ')+1:])
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -328,6 +347,7 @@ func TestFits(t *testing.T) {
 	}
 	a := lora.Adapter{Config: c, Pairs: pairs}
 	expect.NoError(t, a.Fits(shapes()), "Fits")
+	expect.Error(t, lora.Adapter{Config: lora.Config{ExcludeModules: lora.Modules{Pattern: "("}}}.Fits(nil), "exclude_modules: ")
 	tests := []struct {
 		name   string
 		change func(map[string]lora.Shape)

@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -188,13 +189,38 @@ func TestRotation(t *testing.T) {
 		}
 	}
 	// The series has the other sign, and its last term has half the factor of the others.
-	for terms, tolerance := range map[int]float64{1: 0.7, 2: 0.3, 4: 0.1, 5: 0.03, 40: 1e-12} {
-		series := rotation(q, n, terms)
-		for i := range n {
-			for j := range n {
-				d := math.Abs(series[i*n+j] - exact[j*n+i])
-				expect.True(t, d <= tolerance, "%d terms: element %d, %d differs by %g", terms, i, j, d)
+	want, power := make([]float64, n*n), []float64{1, 0, 0, 0, 1, 0, 0, 0, 1}
+	for terms := range 40 {
+		factor := 2.0
+		if terms == 0 {
+			factor = 1
+		}
+		for i := range want {
+			want[i] += factor * power[i]
+		}
+		next := multiply(power, q, n, n, n)
+		for i, last := range next {
+			if terms >= 2 { // as PEFT, two terms have no such last one, and three are four
+				expect.True(t, math.Abs(rotation(q, n, terms+2)[i]-want[i]-last) <= 1e-12, "%d terms: element %d", terms+2, i)
+			} else {
+				expect.True(t, math.Abs(rotation(q, n, terms+1)[i]-want[i]) <= 1e-12, "%d terms: element %d", terms+1, i)
 			}
+		}
+		power = next
+	}
+	expect.Equal(t, rotation(q, n, 4), rotation(q, n, 3), "three terms and four")
+	for i := range n {
+		for j := range n {
+			expect.True(t, math.Abs(want[i*n+j]-exact[j*n+i]) <= 1e-12, "the series does not end at the exact rotation")
+		}
+	}
+}
+
+func TestNamesByNumber(t *testing.T) {
+	names := []string{"a.9", "a.10", "a.10.q", "a.b", "a.cc", "b"}
+	for i, x := range names {
+		for j, y := range names {
+			expect.Same(t, cmp.Compare(i, j), cmp.Compare(compareNames(x, y), 0), "%s and %s", x, y)
 		}
 	}
 }
