@@ -41,7 +41,7 @@ func TestAdvantages(t *testing.T) {
 		{"by length, equal rewards", Advantages{BaselineLength, ScaleNone}, [][]float64{{1, 2}, {1, 1}}, []float64{1.75, 0.9}, [][]float64{{-0.75, 0.25}, {0, 0}}},
 		// 3 − (1+2)/2, 1 − (2+3)/2, 2 − (1+3)/2
 		{"leave one out", Advantages{BaselineLeaveOneOut, ScaleNone}, [][]float64{{3, 1, 2}}, nil, [][]float64{{1.5, -1.5, 0}}},
-		{"missing in a group", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{1, nan, 2, 3}}, nil, [][]float64{{-1 / 1.0001, 0, 0, 1 / 1.0001}}},
+		{"missing in a group", Advantages{BaselineGroup, ScaleGroup}, [][]float64{{1, nan, 3}}, nil, [][]float64{{-1 / (math.Sqrt2 + 1e-4), 0, 1 / (math.Sqrt2 + 1e-4)}}},
 		{"missing, leave one out", Advantages{BaselineLeaveOneOut, ScaleNone}, [][]float64{{nan, 3, 1, nan}}, nil, [][]float64{{0, 2, -2, 0}}},
 		{"missing in the batch", Advantages{BaselineBatch, ScaleNone}, [][]float64{{nan, 3}, {1}}, nil, [][]float64{{0, 1}, {-1}}},
 		{"alone after failures", Advantages{BaselineLeaveOneOut, ScaleNone}, [][]float64{{nan, 3}}, nil, [][]float64{{0, 0}}},

@@ -190,10 +190,7 @@ func PassAt(n, c, k int) float64 {
 	if k < 1 || k > n || c < 0 || c > n {
 		panic(fmt.Sprintf("rl.PassAt: %d of %d attempts correct, k = %d", c, n, k))
 	}
-	if n-c < k {
-		return 1
-	}
-	none := 1.0
+	none := 1.0 // 0 if n−c < k: a factor is
 	for i := n - c + 1; i <= n; i++ {
 		none *= 1 - float64(k)/float64(i)
 	}
@@ -215,10 +212,7 @@ func (t Attempts) Majority() float64 {
 			continue
 		}
 		said := strings.TrimSpace(info.Answer)
-		at := slices.Index(wrong, said)
-		if at < 0 {
-			at = slices.IndexFunc(wrong, func(other string) bool { return answer.Math.Same(other, said) })
-		}
+		at := slices.IndexFunc(wrong, func(other string) bool { return other == said || answer.Math.Same(other, said) })
 		if at < 0 {
 			at, wrong, votes = len(wrong), append(wrong, said), append(votes, 0)
 		}

@@ -91,8 +91,8 @@ func TestScoreAttempts(t *testing.T) {
 	if s := rl.ScoreAttempts([]rl.Attempts{tries("r", "1", "1"), tries("r"), nil}); s.Problems != 2 || s.N != 3 || s.FormatRate != 0.5 || s.Mean.Value != 2.0/3 || math.Abs(s.Pass[1].Value-2.0/3) > 1e-12 || s.Pass[2].Value != 1 {
 		t.Errorf("%+v", s)
 	}
-	none := rl.ScoreAttempts(nil)
-	expect.True(t, none.Problems == 0 && none.Pass == nil, "%+v", none)
+	expect.Equal(t, rl.PassScores{}, rl.ScoreAttempts(nil))
+	expect.True(t, rl.ScoreAttempts([]rl.Attempts{{nil, {FreeForm: true}, {}}}).FreeForm && !s.FreeForm, "an answer asks for no format")
 }
 
 func TestCompareAttempts(t *testing.T) {
@@ -102,7 +102,8 @@ func TestCompareAttempts(t *testing.T) {
 	}
 	c := rl.CompareAttempts(a, b)
 	expect.True(t, c.Mean.Difference == 0.25 && c.Pass[1].Difference == 0 && c.Pass[1].Interval == (rl.Interval{}), "%+v", c)
-	expect.True(t, c.Mean.Interval[0] > 0 && c.Mean.Interval[1] < 0.5 && len(c.Kinds) == 1 && c.Kinds[0].Problems == 40, "%+v", c)
+	expect.True(t, c.Mean.Interval[0] > 0 && c.Mean.Interval[1] < 0.5 && len(c.Kinds) == 1 && c.Kinds[0].Problems == 40 && c.Kinds[0].Mean == c.Mean, "%+v", c)
+	expect.Same(t, 1, rl.CompareAttempts(a[:1], b[:1]).Problems, "problems")
 	c = rl.CompareAttempts([]rl.Attempts{tries("r", "1"), tries("1", "2"), nil}, []rl.Attempts{tries("1"), tries("r", "r"), tries("r")})
 	expect.True(t, c.Problems == 2 && c.Mean.Difference == 0.25 && len(c.Pass) == 2 && c.Pass[1].Difference == 1, "%+v", c)
 	same := rl.CompareAttempts(a, a)
@@ -114,13 +115,19 @@ var lastBits = cmpopts.EquateApprox(0, 1e-12)
 
 func TestScoreAnswers(t *testing.T) {
 	got := rl.ScoreAnswers([]*envs.Info{
-		{Correct: true, FormatOK: true, FoundBy: "tag"}, {FormatOK: true, FoundBy: "tag"}, {Correct: true, FoundBy: "last_number"}, nil,
+		{Correct: true, FormatOK: true, FoundBy: "tag", FreeForm: true}, {FormatOK: true, FoundBy: "tag"}, {Correct: true, FoundBy: "last_number"}, nil,
 	})
-	want := rl.AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: rl.Wilson(2, 4), FormatRate: 0.5,
+	want := rl.AnswerScores{N: 4, Correct: 2, Accuracy: 0.5, Interval: rl.Wilson(2, 4), FormatRate: 0.5, FreeForm: true,
 		FoundBy: map[string]float64{"tag": 0.5, "last_number": 0.25, "none": 0.25}}
 	expect.Equal(t, want, got, lastBits)
 	expect.Equal(t, rl.AnswerScores{FoundBy: map[string]float64{}}, rl.ScoreAnswers(nil))
 	expect.Same(t, 0.5, got.Weakest(), "without kinds the weakest is %v, want the accuracy", got.Weakest())
+	none := rl.ScoreAnswers([]*envs.Info{nil, {FoundBy: "none", Kind: "k"}})
+	expect.True(t, got.Verified() && !none.Verified() && len(none.Kinds) == 1, "answers that were compared: %+v, %+v", got, none)
+	got.Reward, got.RewardError = &got.Accuracy, 0.1
+	low, high := got.RewardInterval()
+	expect.Equal(t, [2]float64{0.5 - 0.196, 0.5 + 0.196}, [2]float64{low, high}, lastBits, "interval of the reward")
+	expect.Equal(t, 0.5, rl.Interval{1, 1 + 1.959963984540054}.StandardError(), lastBits, "standard error")
 }
 
 func TestKindsAreScoredApart(t *testing.T) {
@@ -206,8 +213,8 @@ func TestMeasureOutOfScope(t *testing.T) {
 }
 
 func TestSelective(t *testing.T) {
-	rows := rl.SurenessOf([]int{0, 1, 1, -1}, [][]float32{{0.9, 0.1}, {0.2, 0.8}, {0.7, 0.3}, {0.4, 0.6}})
-	expect.Equal(t, []rl.Sureness{{0.9, true}, {0.8, true}, {0.7, false}, {0.6, false}}, rows, "sureness")
+	rows := rl.SurenessOf([]int{-1, 0, 1, 1}, [][]float32{{0.4, 0.6}, {0.9, 0.1}, {0.2, 0.8}, {0.7, 0.3}})
+	expect.Equal(t, []rl.Sureness{{0.6, false}, {0.9, true}, {0.8, true}, {0.7, false}}, rows, "sureness")
 	expect.Equal(t, []rl.Covered{{1, float64(float32(0.6)), 4, 0.5}, {0.75, float64(float32(0.7)), 3, 2.0 / 3}, {0.5, float64(float32(0.8)), 2, 1}}, rl.Selective(rows))
 	for n := 1; n <= 2; n++ {
 		all := rl.Selective([]rl.Sureness{{0.5, true}, {0.5, false}}[:n])
@@ -238,7 +245,7 @@ func TestCountRewarded(t *testing.T) {
 		{"the answer", []rl.Outcome{{Prompt: sum, Text: "4", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"the answer worked out", []rl.Outcome{{Prompt: sum, Text: "74 - 70 = 4", Truth: "4", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"an option of the prompt", []rl.Outcome{{Prompt: "A) a cat or B) a dog?", Text: "B) a dog", Truth: "B", Reward: 1}}, rl.Rewarded{N: 1}},
-		{"the answer after a word that contains it", []rl.Outcome{{Prompt: "Cats or a cat?", Text: "Cats or a cat", Truth: "cat", Reward: 1}}, rl.Rewarded{N: 1}},
+		{"the answer after a word that contains it", []rl.Outcome{{Prompt: "Cats or a cat?", Text: "Cats or a cat", Truth: " Cat ", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"a copy as long as the answer", []rl.Outcome{{Prompt: sum, Text: "74", Truth: "44", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"a name in the prompt", []rl.Outcome{{Prompt: "Ann met Bob. Who met Bob?", Text: "Ann", Truth: "Ann", Reward: 1}}, rl.Rewarded{N: 1}},
 		{"a label without a reference", []rl.Outcome{{Prompt: "positive or negative?", Text: "positive", Reward: 1}}, rl.Rewarded{N: 1}},

@@ -42,6 +42,7 @@ func TestEvaluateByHand(t *testing.T) {
 		Confusion: [][]int{{1, 1, 0, 0}, {0, 2, 0, 0}, {1, 0, 0, 0}, {0, 0, 0, 0}},
 	}
 	expect.Equal(t, want, got, fine, cmpopts.IgnoreFields(Evaluation{}, "Intervals"))
+	expect.Equal(t, Evaluation{Classes: []ClassScores{{Label: "a"}}, Confusion: [][]int{{0}}}, Evaluate(labels[:1], nil, nil))
 	// Wilson for 3 of 5, from the closed form.
 	expect.Equal(t, Interval{0.230724, 0.882379}, got.Intervals.Accuracy, cmpopts.EquateApprox(0, 1e-5), "Wilson interval")
 }
@@ -169,8 +170,8 @@ func TestRateEstimate(t *testing.T) {
 		expect.Equal(t, test.want, RateEstimate(test.rows), cmpopts.EquateApprox(0, 1e-4), test.rows)
 	}
 	// Several attempts at each problem: the bootstrap over problems. Quantities are no rates.
-	e := RateEstimate([]float64{0.25, 0.75, 0.5, 0.25, 1, 0})
-	expect.True(t, e.Interval[0] > 0 && e.Interval[1] < 1, "%+v", e)
+	rows := []float64{0.25, 0.75, 0.5, 0.25, 1, 0}
+	expect.Equal(t, MeanEstimate(rows), RateEstimate(rows))
 	expect.Same(t, Interval{}, MeanEstimate(make([]float64, 38)).Interval, "interval of equal values")
 }
 
@@ -255,5 +256,6 @@ func TestCompareMeans(t *testing.T) {
 	expect.Equal(t, Difference{A: 4.5, B: 6, Difference: 1.5, Interval: Interval{1, 2}}, d)
 	expect.Equal(t, Difference{A: 4.5, B: 5.5, Difference: 1, Interval: Interval{1, 1}}, CompareMeans([]float64{1, 8}, []float64{2, 9}))
 	expect.Same(t, Difference{}, CompareMeans([]float64{nan}, []float64{1}), "without rows")
-	expect.Equal(t, Comparison{}, CompareRuns(2, nil, nil, nil), "without runs")
+	expect.Equal(t, Comparison{}, CompareRuns(2, []int{0}, nil, nil), "without runs")
+	expect.Equal(t, Comparison{}, CompareRuns(2, nil, make([][][]float32, 1), make([][][]float32, 1)), "runs without rows")
 }

@@ -35,16 +35,18 @@ func (m Meter) Mean(name string, sum, count float64) {
 }
 
 // Max keeps the largest value.
-func (m Meter) Max(name string, value float64) { m.add(name, Figure{maxFigure, value, 1}) }
+func (m Meter) Max(name string, value float64) { m.add(name, Figure{Kind: maxFigure, Value: value}) }
 
 // Min keeps the smallest value.
-func (m Meter) Min(name string, value float64) { m.add(name, Figure{minFigure, value, 1}) }
+func (m Meter) Min(name string, value float64) { m.add(name, Figure{Kind: minFigure, Value: value}) }
 
 // Total adds values up.
-func (m Meter) Total(name string, value float64) { m.add(name, Figure{totalFigure, value, 1}) }
+func (m Meter) Total(name string, value float64) {
+	m.add(name, Figure{Kind: totalFigure, Value: value})
+}
 
 // Last keeps the last value.
-func (m Meter) Last(name string, value float64) { m.add(name, Figure{lastFigure, value, 1}) }
+func (m Meter) Last(name string, value float64) { m.add(name, Figure{Kind: lastFigure, Value: value}) }
 
 // Merge adds the figures of another meter.
 func (m Meter) Merge(other Meter) {

@@ -152,7 +152,7 @@ func Selective(rows []Sureness) []Covered {
 	slices.SortStableFunc(sorted, func(a, b Sureness) int { return cmp.Compare(b.P, a.P) })
 	var all []Covered
 	for _, share := range []float64{1, 0.95, 0.9, 0.8, 0.5} {
-		n := max(1, int(share*float64(len(sorted))+0.5))
+		n := int(share*float64(len(sorted)) + 0.5)
 		for n < len(sorted) && sorted[n].P == sorted[n-1].P {
 			n++
 		}

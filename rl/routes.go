@@ -42,7 +42,7 @@ func (t *Trajectory) AppendRoutes(routes Routes, completion, kept int) {
 	start := t.segment(len(t.Tokens))
 	context := len(t.Tokens) - start
 	ran := context + completion - 1
-	if len(routes) == 0 || ran <= 0 {
+	if len(routes) == 0 {
 		return
 	}
 	t.RouteWidth = len(routes) / ran

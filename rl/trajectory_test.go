@@ -63,7 +63,14 @@ func TestSegments(t *testing.T) {
 	last := &Sample{Prompt: 3, Index: 1, Version: 7, Tokens: []int32{31, 32, 40}, Rows: []int{1}, Actions: []int32{40}, BehaviorLogProbs: []float32{-3}, Rewards: []float64{7.5}, Ends: []int{0}, Earlier: []*Sample{first}}
 	expect.Equal(t, last, x)
 	expect.Equal(t, []*Sample{first, last, first}, WithEarlier([]*Sample{last, first}))
+	var contexts [][]int32
+	for from, tokens := range tr.Contexts() {
+		contexts = append(contexts, tokens)
+		expect.Same(t, tr.Tokens[from], tokens[0], "first token of a context")
+	}
+	expect.Equal(t, [][]int32{last.Tokens, first.Tokens}, contexts)
 	turn := tr.TurnSample(2, 1)
+	expect.True(t, turn.Earlier == nil, "a turn has the segments before it")
 	turn.Earlier = x.Earlier
 	turn.Rewards[0] += 6.5
 	expect.Equal(t, x, turn) // the turn before and that after it have no action of their own here
@@ -104,6 +111,9 @@ func TestEmptyTurnRewardsTheTurnBefore(t *testing.T) {
 	tr.Turns[1].Reward = 2
 	tr.EndTurn(-0.5)
 	expect.True(t, len(tr.Turns) == 2 && tr.Turns[1] == (Turn{6, 1.5}) && tr.Validate() == nil, "turns %v, %v", tr.Turns, tr.Validate())
+	tr.Turns = tr.Turns[1:]
+	tr.EndTurn(1)
+	expect.Equal(t, []Turn{{6, 2.5}}, tr.Turns)
 }
 
 func TestReturnsToGo(t *testing.T) {
@@ -120,6 +130,11 @@ func TestReturnsToGo(t *testing.T) {
 	} {
 		expect.Equal(t, test.want, ReturnsToGo(test.rewards, test.gamma), cmpopts.EquateNaNs(), test.rewards)
 	}
+}
+
+func TestGAE(t *testing.T) {
+	advantages, returns := GAE([]float32{1, 2, 4}, []float32{0.5, 1, 2}, []bool{false, true, true}, 0.5, 0.25)
+	expect.Equal(t, [2][]float32{{1.125, 1, 2}, {1.625, 2, 4}}, [2][]float32{advantages, returns})
 }
 
 func TestOverlongPenalty(t *testing.T) {
@@ -152,7 +167,7 @@ func TestKLController(t *testing.T) {
 	fixed.Update(100, 10)
 	expect.True(t, fixed.Coef() == 0.1, "a fixed coefficient became %g", fixed.Coef())
 	must.Get(NewKLController(0, 0, 0))(t)
-	for _, bad := range [][3]float64{{-1, 0, 0}, {0, 6, 100}, {0.1, 6, 0}, {0.1, 0, 5}, {0.1, -6, -1}, {math.NaN(), 0, 0}, {math.Inf(1), 0, 0}} {
+	for _, bad := range [][3]float64{{-1, 0, 0}, {0, 6, 100}, {0.1, 6, 0}, {0.1, 0, 5}, {0.1, -6, -1}, {math.NaN(), 0, 0}, {math.Inf(1), 0, 0}, {0.1, math.Inf(1), math.Inf(1)}} {
 		expect.Fails(NewKLController(bad[0], bad[1], bad[2]))(t, "%v is taken", bad)
 	}
 }
@@ -198,8 +213,9 @@ func TestRoutesOfTrajectories(t *testing.T) {
 	sampled(3, 4)
 	tr.AppendGiven(5)
 	tr.AppendRoutes(Routes{-9, -9, -9, -9, -9, -9, 40, 41, 50, 51, 60, 61, 70, 71}, 3, 1) // of 6, 7, 8 the environment keeps 6
-	sampled(6)
+	sampled(6, 4)                                                                         // it adds 4, which has not run
 	tr.BeginSegment(9, 8)
+	tr.AppendRoutes(nil, 1, 1)
 	tr.AppendRoutes(Routes{90, 91, 80, 81}, 1, 1)
 	sampled(7)
 	data := must.Get(json.Marshal(&tr))(t)
@@ -207,10 +223,12 @@ func TestRoutesOfTrajectories(t *testing.T) {
 	must.Do(t, json.Unmarshal(data, &tr))
 	must.Do(t, tr.Validate())
 	x := tr.Sample(1)
-	expect.Equal(t, Routes{10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 60, 61}, x.Earlier[0].Routes)
+	expect.Equal(t, Routes{10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 60, 61, -1, -1}, x.Earlier[0].Routes)
 	expect.Equal(t, Routes{90, 91, 80, 81}, x.Routes)
+	tr.Routes = make(Routes, 2*len(tr.Tokens))
+	must.Do(t, tr.Validate())
 	tr.Routes = tr.Routes[1:]
-	expect.Error(t, tr.Validate(), "has 15 numbers of routes, 2 of each token")
+	expect.Error(t, tr.Validate(), "has 19 numbers of routes, 2 of each token")
 	for text, want := range map[string]string{`"AAAA"`: "routes of 3 bytes", `5`: "number"} {
 		expect.Error(t, json.Unmarshal([]byte(text), new(Routes)), want)
 	}
@@ -354,24 +372,5 @@ func TestMinibatches(t *testing.T) {
 			}
 		}
 		expect.Same(t, test.n, len(all), "%+v: the parts have %d samples", test, len(all))
-	}
-}
-
-// TestMinibatchesAreAFunctionOfTheirArguments: equal arguments give equal minibatches, whatever was divided before;
-// another seed, step or epoch gives others.
-func TestMinibatchesAreAFunctionOfTheirArguments(t *testing.T) {
-	seen := map[string][3]int{}
-	for round := range 2 {
-		for seed := range 3 {
-			for step := range 3 {
-				for epoch := range 3 {
-					key := fmt.Sprint(Minibatches(uint64(seed), step, epoch, 40, 4, 0))
-					who := [3]int{seed, step, epoch}
-					other, taken := seen[key]
-					expect.True(t, taken == (round == 1) && (!taken || other == who), "seed, step and epoch %v have the parts of %v", who, other)
-					seen[key] = who
-				}
-			}
-		}
 	}
 }
