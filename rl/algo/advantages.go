@@ -73,19 +73,23 @@ func (a AdvantageScale) group() rl.Advantages {
 func (a AdvantageScale) Check(samples int) error { return a.group().Check(samples) }
 
 // Prepare sets the advantages of a step by comparing the samples of each prompt.
-func (a AdvantageScale) Prepare(step *rl.Step) error { return compare(step, a.group(), nil) }
+func (a AdvantageScale) Prepare(step *rl.Step) error {
+	by := a.group()
+	if err := divisible(by, step.Rewards()); err != nil {
+		return err
+	}
+	compare(step, by, nil)
+	return nil
+}
 
 // compare sets the advantage of all actions of a sample to its reward minus a baseline. Samples that are not learned from
 // count in the baseline.
-func compare(step *rl.Step, by rl.Advantages, given []float64) error {
-	penalised, rewards := step.Penalised(), step.Rewards()
-	if err := divisible(by, rewards); err != nil {
-		return err
-	}
-	advantages := by.Of(penalised, rewards, given)
+func compare(step *rl.Step, by rl.Advantages, given []float64) {
+	penalised := step.Penalised()
+	advantages := by.Of(penalised, step.Rewards(), given)
 	step.Spread(advantages)
 	if by.Scale != rl.ScaleNone {
-		return nil
+		return
 	}
 	removed, n := 0.0, 0.0
 	for g, rewards := range penalised {
@@ -97,7 +101,6 @@ func compare(step *rl.Step, by rl.Advantages, given []float64) error {
 		}
 	}
 	step.Figures.Mean("baseline/mean", removed, n)
-	return nil
 }
 
 // divisible rejects negative rewards where their mean divides.

@@ -34,9 +34,7 @@ func (a *GPG) Needs() Needs {
 
 // Prepare implements Algorithm.
 func (a *GPG) Prepare(step *rl.Step) error {
-	if err := compare(step, groupMean, nil); err != nil {
-		return err
-	}
+	compare(step, groupMean, nil)
 	n, paid := 0.0, 0.0
 	for _, r := range slices.Concat(step.Rewards()...) {
 		if math.IsNaN(r) {

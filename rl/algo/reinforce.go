@@ -57,9 +57,10 @@ func (a *Reinforce) Prepare(step *rl.Step) error {
 	case rl.BaselineLength:
 		given = byLength(step)
 	}
-	if err := compare(step, by, given); err != nil {
+	if err := divisible(by, step.Rewards()); err != nil {
 		return err
 	}
+	compare(step, by, given)
 	a.follow(step.Penalised())
 	return nil
 }

@@ -44,9 +44,7 @@ func (a *ReinforcePlusPlus) Needs() Needs {
 // Prepare implements Algorithm.
 func (a *ReinforcePlusPlus) Prepare(step *rl.Step) error {
 	if a.Baseline == "group" {
-		if err := compare(step, groupMean, nil); err != nil {
-			return err
-		}
+		compare(step, groupMean, nil)
 	}
 	var all []float32
 	for _, x := range step.Samples {
