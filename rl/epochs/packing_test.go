@@ -1,6 +1,8 @@
 package epochs
 
 import (
+	"context"
+	"encoding/json"
 	"slices"
 	"testing"
 
@@ -8,6 +10,36 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 )
+
+// TestSourceEnds: a source needs samples and a size, the last step of an epoch has the rest, and a cancelled context ends it.
+func TestSourceEnds(t *testing.T) {
+	samples := []*rl.Sample{{Tokens: []int32{1, 2, 3}, Rows: []int{0}, Prompt: 0}, {Tokens: []int32{4, 5, 6, 7}, Rows: []int{1}, Prompt: 1}, {Tokens: []int32{8}, Rows: []int{0}, Prompt: 2}}
+	expect.Failure(New(nil, 1, 0, 1))(t, "no training rows")
+	expect.Failure(New(samples, 0, 0, 1))(t, "no rows per batch")
+	source := must.Get(New(samples, 2, 0, 1))(t)
+	expect.Same(t, 2, source.PerEpoch(), "steps of an epoch")
+	for at, want := range []map[string]any{{"epoch": 0.5}, {"epoch": 1., "num_tokens": 8.}, {"epoch": 1.5}} {
+		step := must.Get(source.Next(t.Context(), rl.At{Step: at}))(t)
+		expect.Same(t, 2-at%2, len(step.Samples), "samples of step %d", at)
+		for name, value := range want {
+			expect.Equal(t, value, step.Figures.Get(name), name)
+		}
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, source := range []rl.StepSource{source, NewPreferences(slices.Collect(slices.Chunk(samples, 1)), 3, 4, 1)} {
+		expect.Failure(source.Next(cancelled, rl.At{}))(t, "canceled")
+		state := must.Get(json.Marshal(source.State()))(t)
+		must.Do(t, source.Restore(state))
+		expect.Error(t, source.Restore([]byte(`"x"`)), "string")
+	}
+	// The prompt of each with the response of the one before: {1 | 8's none}, {4 5 | 2 3}, {8 | 6 7}, of at most three tokens.
+	got := Mismatches(samples, 3)
+	expect.Equal(t, []*rl.Sample{
+		{Tokens: []int32{4, 5, 2}, Actions: []int32{2}, Rows: []int{1}, Prompt: 1}, {Tokens: []int32{8, 6, 7}, Actions: []int32{6, 7}, Rows: []int{0, 1}, Prompt: 2},
+	}, got)
+	expect.True(t, Mismatched(samples[1], samples[0], 2) == nil && Mismatched(samples[1], samples[0], 1) == nil, "a prompt without room for a response")
+}
 
 // TestSum: ranks whose samples differ in anything that training reads have different sums.
 func TestSum(t *testing.T) {
