@@ -8,6 +8,8 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/options"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/torch"
+	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
 func TestWeight(t *testing.T) {
@@ -67,6 +69,7 @@ func TestChecks(t *testing.T) {
 		{&Reinforce{Baseline: "greedy"}, 1, ""}, {&Reinforce{Baseline: "group"}, 1, "group"}, {New[Reinforce](), 1, ""},
 		{&ReinforcePlusPlus{Baseline: "group"}, 1, "plus_baseline group"}, {&ReinforcePlusPlus{Baseline: "group"}, 2, ""}, {New[ReinforcePlusPlus](), 1, ""},
 		{&GSPO{Reduction: Reduction{"token"}}, 2, "reduction token"}, {&GSPO{Reduction: Reduction{"sum"}}, 2, ""}, {&GSPO{TwoSided: TwoSided{1}}, 2, "delta: 1 must be above 1 + clip_high, 1"},
+		{&GRPO{Clip: Clip{High: 0.5}, TwoSided: TwoSided{1.5}}, 2, "delta: 1.5 must"}, {&GRPO{Clip: Clip{High: 0.5}, TwoSided: TwoSided{1.75}}, 2, ""}, {&GRPO{Clip: Clip{High: 0.5}}, 2, ""},
 		{&PPO{TwoSided: TwoSided{1}}, 1, "delta: 1 must"}, {&CISPO{Floor: 0.5, Cap: 0.5}, 2, ""}, {&CISPO{Floor: 0.6, Cap: 0.5}, 2, "ratio_floor: 0.6 is above ratio_cap 0.5"},
 		{&Replay{Min: 1, Max: 1}, 1, ""}, {&Replay{Min: 2, Max: 1}, 1, "return_min: 2 is above return_max 1"}, {&Replay{Min: math.NaN(), Max: 1}, 1, "return_min: NaN"},
 		{New[Distill](), 1, "needs teacher"}, {distill(func(*Distill) {}), 1, ""}, {distill(func(a *Distill) { a.Server.URL = "u" }), 1, "teacher_url: needs divergence sampled"},
@@ -104,12 +107,15 @@ func TestBoundsOfRatios(t *testing.T) {
 	for region, want := range map[string][2]float64{"tv": {0, 0.2}, "kl": {0, 0.05}, "auto": {0.3, 0.3}} {
 		expect.Same(t, want[1], (&DPPO{Divergence: region, Delta: want[0]}).delta(), "distance of %s", region)
 	}
-	for delta, ok := range map[float64]bool{0: true, 1.25: false, 1.5: false, 1.75: true} {
-		a := New[GRPO]()
-		a.High, a.Delta = 0.5, delta
-		err := a.Check(2)
-		expect.True(t, (err == nil) == ok, "delta %v above a clip of 1.5: %v", delta, err)
-	}
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+		for delta, masked := range map[float64]float64{1 - math.Exp(-0.5): 0, 0.39: 1} { // the first is the distance
+			x := &rl.Sample{Actions: []int32{0}, Old: []float32{0}, Advantage: []float32{-1}}
+			one := s.Floats([]float32{1}, 1)
+			b := &Batch{LogProbs: s.Floats([]float32{-0.5}, 1), Advantage: one, Weight: one, Actions: 1, Part: []*rl.Sample{x}, Figures: map[string]float64{}}
+			(&DPPO{Divergence: "tv", Delta: delta, Cap: 20}).Loss(s, b)
+			expect.Same(t, masked, b.Figures["dppo/masked_ratio"], "tokens left out beyond %v", delta)
+		}
+	})
 }
 
 // TestMovingBaseline follows the mean reward of each step, and keeps its value if no sample has a reward.
@@ -194,9 +200,24 @@ func TestClipCovLeavesOutSome(t *testing.T) {
 	least, _ := picked(1e-4, 1, 5, 1)
 	none, _ := picked(1, 50, 60, 1)
 	expect.True(t, some == 10 && least == 1 && none == 0, "%d of 100 actions for a tenth, %d for 1e-4, %d without candidates", some, least, none)
-	even := &rl.Sample{Actions: []int32{0, 0}, Advantage: []float32{1, 1}}
-	a := &ClipCov{Clip: Clip{Low: 0.2, High: 0.2}, Fraction: 1, Low: 0, High: 5}
-	expect.Equal(t, []float32{0, 0}, a.pick([]*rl.Sample{even}, Selection{even: {-1, -2}}, rl.Stream(1))[even], "actions at the lower bound")
+	// Two actions have the same covariance, a quarter of the product of the differences.
+	for name, test := range map[string]struct {
+		advantage, now, old []float32
+		clip, high          float64
+		want                []float32
+	}{
+		"at the lower bound":        {[]float32{1, 1}, []float32{-1, -2}, nil, 0.2, 5, []float32{0, 0}},
+		"between the bounds":        {[]float32{1, -1}, []float32{0, -2}, nil, 0.2, 5, []float32{1, 1}},
+		"at the upper bound":        {[]float32{1, -1}, []float32{0, -2}, nil, 0.2, 1, []float32{0, 0}},
+		"held back by the clip":     {[]float32{1, -1}, []float32{0, -2}, []float32{-1, -1}, 0.2, 5, []float32{0, 0}},
+		"at the clip":               {[]float32{1, -1}, []float32{0, -2}, []float32{0, -2}, 0, 5, []float32{1, 1}},
+		"no advantage, more likely": {[]float32{0, -2}, []float32{0, -2}, []float32{-1, -1}, 0.2, 5, []float32{1, 0}},
+		"no advantage, less likely": {[]float32{2, 0}, []float32{0, -2}, []float32{-1, -1}, 0.2, 5, []float32{0, 1}},
+	} {
+		x := &rl.Sample{Actions: []int32{0, 0}, Advantage: test.advantage, Old: test.old}
+		a := &ClipCov{Clip: Clip{Low: test.clip, High: test.clip}, Fraction: 1, Low: 0, High: test.high}
+		expect.Equal(t, test.want, a.pick([]*rl.Sample{x}, Selection{x: test.now}, rl.Stream(1))[x], name)
+	}
 	different := false
 	for i := range first {
 		different = different || first[i] != second[i]
