@@ -82,7 +82,6 @@ func TestAdaptersOfSingleExperts(t *testing.T) {
 		{"another rank", fmt.Sprintf(all, `,"rank_pattern":{"experts.1.up_proj":2}`), with(without(), "1.up_proj", []int64{2, 2}, []int64{3, 2}), `experts.1.up_proj.lora_A.weight" has rank 2 and scale 1, but model.layers.0.mlp.experts.0.gate_proj has 1 and 2`},
 		{"another scale", fmt.Sprintf(all, `,"alpha_pattern":{"gate_proj":3}`), without(), `experts.0.up_proj.lora_A.weight" has rank 1 and scale 2, but model.layers.0.mlp.experts.0.gate_proj has 1 and 3`},
 		{"another width", plain, with(without(), "1.down_proj", []int64{1, 4}, []int64{2, 1}), `experts.1.down_proj.lora_A.weight" is for a weight of shape [2 4], but model.layers.0.mlp.experts.0.down_proj is for [2 3]`},
-		{"three dimensions", plain, with(without(), "1.down_proj", []int64{1, 3, 1}, []int64{2, 1}), `experts.1.down_proj.lora_A.weight" has shape [1 3 1], want 2 sizes`},
 		{"two spellings", plain, with(without(), "0.w1", []int64{1, 2}, []int64{3, 1}), `name the same experts differently`},
 		{"no target", fmt.Sprintf(all, `,"exclude_modules":["1.up_proj"]`), without(), `experts.1.up_proj.lora_A.weight" belongs to no module of target_modules`},
 		{"DoRA", fmt.Sprintf(all, `,"use_dora":true`), without(), `experts.0.down_proj.lora_A.weight" adapts one expert; with use_dora or lora_bias that is not supported`},

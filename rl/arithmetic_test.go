@@ -3,6 +3,7 @@ package rl_test
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,37 +39,26 @@ func TestWhiten(t *testing.T) {
 func TestWhitenOfEqualRewardsIsExactlyZero(t *testing.T) {
 	for _, value := range []float32{0.1, 0.3, 1.0 / 3, -0.7, 1e-30, 12345.678} {
 		for n := 2; n < 40; n++ {
-			x := make([]float32, n)
-			for i := range x {
-				x[i] = value
-			}
+			x := slices.Repeat([]float32{value}, n)
 			rl.Whiten(x)
-			for i, v := range x {
-				expect.Require(t, v == 0, "%d entries of %g: entry %d is %g, want exactly 0", n, value, i, v)
-			}
+			expect.Equal(t, make([]float32, n), x, value)
 		}
 	}
 }
 
 func TestExplainedVariance(t *testing.T) {
-	tests := []struct {
-		name            string
+	for name, test := range map[string]struct {
 		values, returns []float32
 		want            float64
 	}{
-		{"empty", nil, nil, 0},
-		{"perfect", []float32{1, 2, 3}, []float32{1, 2, 3}, 1},
-		{"perfect up to a constant", []float32{2, 3, 4}, []float32{1, 2, 3}, 1},
-		{"constant value", []float32{7, 7, 7}, []float32{1, 2, 3}, 0},
-		{"half", []float32{0, 1, 0, 1}, []float32{0, 1, 1, 2}, 0.5},
-		{"worse than a constant", []float32{3, 2, 1}, []float32{1, 2, 3}, -3},
-		{"equal returns have nothing to explain", []float32{1, 2, 3}, []float32{0.1, 0.1, 0.1}, 0},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got := rl.ExplainedVariance(test.values, test.returns)
-			expect.True(t, math.Abs(got-test.want) <= 1e-6, "got %g, want %g", got, test.want)
-		})
+		"empty":                    {nil, nil, 0},
+		"perfect up to a constant": {[]float32{2, 3, 4}, []float32{1, 2, 3}, 1},
+		"constant value":           {[]float32{7, 7, 7}, []float32{1, 2, 3}, 0},
+		"half":                     {[]float32{0, 1, 0, 1}, []float32{0, 1, 1, 2}, 0.5},
+		"worse than a constant":    {[]float32{3, 2, 1}, []float32{1, 2, 3}, -3},
+		"equal returns":            {[]float32{1, 2, 3}, []float32{0.1, 0.1, 0.1}, 0},
+	} {
+		expect.Equal(t, test.want, rl.ExplainedVariance(test.values, test.returns), near, name)
 	}
 }
 
