@@ -95,7 +95,7 @@ func core(out string) error {
 		lock.Lock()
 		defer lock.Unlock()
 		fmt.Println(v)
-		mutants, results.kept[r.name()] = append(mutants, v.mutant), v
+		mutants, results.kept[r.id()] = append(mutants, v.mutant), v
 		return nil
 	})
 	if err != nil {

@@ -29,10 +29,14 @@ type mutant struct {
 	// schema is a replacement that has the fault if @ON@ is true. It is empty if the fault needs a build of its own.
 	schema string
 	rank   uint64 // position in the sample: a hash of seed, file, operator and line, so other lines do not change it
+	nth    int    // among those of the same name
 }
 
 // name identifies a mutant over changes of other lines.
 func (m mutant) name() string { return m.File + " | " + m.Before + " | " + m.After }
+
+// id is name, and which of the equal lines it is.
+func (m mutant) id() string { return fmt.Sprintf("%s #%d", m.name(), m.nth) }
 
 // source is a parsed file.
 type source struct {
@@ -110,7 +114,8 @@ func (m *module) find(pkg listed, seed uint64) ([]mutant, error) {
 			found.File, found.pkg = relative, filepath.Dir(relative)
 			found.describe(file.text)
 			seen[found.name()]++
-			sum := sha256.Sum256(fmt.Append(nil, seed, found.name(), found.Operator, seen[found.name()]))
+			found.nth = seen[found.name()]
+			sum := sha256.Sum256(fmt.Append(nil, seed, found.name(), found.Operator, found.nth))
 			found.rank = binary.LittleEndian.Uint64(sum[:])
 			all = append(all, found)
 		}

@@ -92,7 +92,7 @@ func (r *sampleResults) finish(mutants []mutant, out, part string) error {
 	}
 	r.Mutants = len(mutants)
 	for _, m := range mutants {
-		v := r.kept[m.name()]
+		v := r.kept[m.id()]
 		if v.Equivalent != "" {
 			r.Equivalent++
 			continue

@@ -138,7 +138,7 @@ func sample(n int, seed uint64, out, part string) error {
 	var lock sync.Mutex
 	err = each(s.mutants, func(i int, m mutant) error {
 		lock.Lock()
-		tried, known := s.results.kept[m.name()]
+		tried, known := s.results.kept[m.id()]
 		lock.Unlock()
 		reason := skip[m.name()]
 		if !known || tried.Noticed != "" && !suite.has(tried.Noticed) || tried.Noticed == "" && tried.Suite != suite.sum || tried.Equivalent != reason {
@@ -152,7 +152,7 @@ func sample(n int, seed uint64, out, part string) error {
 		tried.mutant = m
 		lock.Lock()
 		defer lock.Unlock()
-		s.results.kept[m.name()] = tried
+		s.results.kept[m.id()] = tried
 		fmt.Println(tried)
 		return s.results.save(kept)
 	})
