@@ -149,49 +149,6 @@ func TestGreedyAnswersOfAStep(t *testing.T) {
 	expect.Equal(t, step.Greedy, next(t, tokens(t, m, letters, c), 0).Greedy, "beside single samples")
 }
 
-// TestFiguresOfAStep recomputes the metrics from the trajectories.
-func TestFiguresOfAStep(t *testing.T) {
-	m := sampler(t, tiny(t), 8)
-	c := tokensConfig()
-	c.MaxNew, c.Temperature = 20, 2
-	src := tokens(t, m, fixed, c)
-	step := next(t, src, 0)
-	var right, formatted, ended, even, sum, prompts, whole float64
-	longest, shortest := 0, 99
-	for _, x := range slices.Concat(step.Groups...) {
-		n := x.Len()
-		sum, longest, shortest = sum+float64(n), max(longest, n), min(shortest, n)
-		prompts += float64(len(x.Tokens))
-		right += x.Reward()
-		if !x.Truncated {
-			ended, whole = ended+1, whole+float64(n)
-		}
-		if x.Prompt%2 == 0 {
-			even++
-		} else if !x.Truncated {
-			formatted++
-		}
-	}
-	f := step.Figures
-	for name, want := range map[string]float64{
-		"accuracy": right / 32, "reward": right / 32, "format_rate": formatted / 32, "accuracy/even": 1, "failed_rewards": 0, "failed_episodes": 0,
-		"completions/mean_length": sum / 32, "completions/max_length": float64(longest), "completions/min_length": float64(shortest),
-		"completions/mean_terminated_length": whole / ended, "completions/clipped_ratio": 1 - ended/32, "num_tokens": prompts,
-	} {
-		got := f.Get(name)
-		expect.True(t, math.Abs(got-want) <= 1e-12, "%s is %v, want %v", name, got, want)
-	}
-	share := f.Get("frac_reward_zero_std")
-	expect.True(t, share >= 0.5 && share == step.Health.ZeroStd, "%v of the prompts have equal rewards, the alarms receive %v", share, step.Health.ZeroStd)
-	f.Last("step", 7)
-	for i, name := range []string{"generation", "environment", "logprobs", "update"} {
-		f.Last("time/"+name, float64(int(1)<<i)/8)
-	}
-	expect.Contains(t, step.Line(f), fmt.Sprintf("[SYNC  7] %.0f/32 correct %.0f/32 formatted ", right, formatted), "gen=375ms train=1500ms")
-	again := next(t, src, 1)
-	expect.True(t, again.Figures.Get("num_tokens") > prompts, "%v tokens before another step, then %v", prompts, again.Figures)
-}
-
 func TestVerboseNotesEverySample(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
@@ -266,53 +223,6 @@ func TestRecordsOfJoinedActions(t *testing.T) {
 func TestKeptTokens(t *testing.T) {
 	for bytes, want := range []int{0, 0, 0, 3, 4, 4, 6} {
 		expect.Same(t, want, keptTokens([]int{0, 0, 3, 4, 4, 6}, bytes), "tokens are within %d bytes", bytes)
-	}
-}
-
-// TestOutcomesAreTheLastTurns: the echo alarm sees the last turn and all that came before it, and nothing of samples
-// without a reward.
-func TestOutcomesAreTheLastTurns(t *testing.T) {
-	p := sampler(t, tiny(t), 8).Policy()
-	trajectory := func(prompt int, rewards []float64, turns ...string) *rl.Trajectory {
-		x := &rl.Trajectory{Prompt: prompt, Info: &envs.Info{Answer: "70", Truth: "4"}}
-		for i, text := range turns {
-			ids, _, err := p.Tokenizer.Encode(text, 99)
-			must.Do(t, err)
-			for _, id := range ids {
-				if i%2 == 0 {
-					x.AppendGiven(id)
-				} else {
-					x.AppendSampled(id, 0, 0)
-				}
-			}
-			if i%2 == 1 {
-				x.EndTurn(rewards[i/2])
-			}
-		}
-		return x
-	}
-	var r rl.Record
-	must.Do(t, fillTexts(p, trajectory(1, []float64{1}, "Go!", "a", "And?"), &r))
-	expect.Same(t, "Go! aAnd?", r.Shown+" "+r.Written, "a record of a turn and what the environment adds")
-	got := must.Get(outcomes(p, []*rl.Trajectory{
-		trajectory(1, []float64{1}, "74 - 70?", "74"), trajectory(1, []float64{math.NaN()}, "74 - 70?", "75"), trajectory(1, []float64{0}, "74 - 70?", "70"),
-		trajectory(2, []float64{0, 2}, "Go!", "a", "And?", "b"),
-	}))(t)
-	want := []rl.Outcome{
-		{Prompt: "74 - 70?", Text: "74", Answer: "70", Truth: "4", Reward: 1}, {Prompt: "74 - 70?", Text: "70", Answer: "70", Truth: "4"},
-		{Prompt: "Go!aAnd?", Text: "b", Answer: "70", Truth: "4", Reward: 2},
-	}
-	expect.Equal(t, want, got)
-	// Rewards of two values are verdicts, and others are not.
-	for _, test := range []struct {
-		rewards []float64
-		want    int
-	}{{[]float64{0, 1, 1}, 2}, {[]float64{-1, -0.5, -1}, 1}, {[]float64{1, 1}, 2}, {[]float64{0, 0}, 0}, {[]float64{0, 0.5, 1}, -1}, {[]float64{math.NaN(), 1, 0}, 1}} {
-		var played Played
-		for _, reward := range test.rewards {
-			played.Groups = append(played.Groups, rl.Group{trajectory(1, []float64{reward}, "a", "b")})
-		}
-		expect.Same(t, test.want, accepted(played), "rewards %v: accepted", test.rewards)
 	}
 }
 
