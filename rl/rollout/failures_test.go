@@ -14,7 +14,9 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/policy"
 )
 
 // unreliable is the letters task with episodes that hang, panic or fail.
@@ -193,5 +195,96 @@ func TestPromptsThatAreTooLong(t *testing.T) {
 			_, err := tokens(t, m, wordy(all), c).Next(t.Context(), rl.At{})
 			expect.True(t, errors.Is(err, ErrTooLong) && strings.Contains(err.Error(), "no prompt of step 1 fits the model") && strings.Contains(err.Error(), "few_shot"), "async %t, greedy %t: error %v", async, greedy, err)
 		}
+	}
+}
+
+// breaking is a generator whose calls fail after the first few, or give a token that no model has.
+type breaking struct {
+	Generator
+	calls   int
+	garbled bool
+}
+
+func (b *breaking) Generate(ctx context.Context, prompts [][]int32, o policy.GenerateOptions, done func(int, []policy.Completion) error) error {
+	switch b.calls--; {
+	case b.calls >= 0:
+		return b.Generator.Generate(ctx, prompts, o, done)
+	case !b.garbled:
+		return errors.New("the generator is gone")
+	}
+	return b.Generator.Generate(ctx, prompts, o, func(prompt int, completions []policy.Completion) error {
+		completions[0].IDs = slices.Clone(completions[0].IDs)
+		completions[0].IDs[0] = 1 << 20
+		return done(prompt, completions)
+	})
+}
+
+// TestGeneratorsThatFail: whichever call of a step fails, the step has its error.
+func TestGeneratorsThatFail(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	plain := tokensConfig()
+	greedy, async := plain, plain
+	greedy.Greedy, async.Async, async.MaxStaleness = true, true, 1
+	varied := places{Task: dialogues(2), free: &atomic.Int64{}, varied: true, shown: &atomic.Int64{}}
+	varied.free.Store(1000)
+	few := places{Task: letters, free: &atomic.Int64{}}
+	few.free.Store(8)
+	for _, test := range []struct {
+		name  string
+		calls int // of a step
+		task  envs.Task
+		c     TokensConfig
+	}{
+		{"one turn", 1, letters, plain}, {"turns", 3, spelling, plain}, {"a greedy baseline", 6, spelling, greedy}, {"asynchronous", 3, dialogues(2), async},
+		{"prompts of their own", 2, varied, plain}, {"few places", 4, few, plain}, {"a replay buffer", 3, spelling, TokensConfig{}},
+	} {
+		for calls := range test.calls + 1 {
+			for want, broken := range map[string]*breaking{"the generator is gone": {m, calls, false}, "1048576": {m, calls, true}} {
+				var err error
+				if test.c.Steps > 0 {
+					_, err = must.Get(NewTokens(broken, test.task, test.c))(t).Next(t.Context(), rl.At{})
+				} else {
+					_, err = must.Get(NewReplay(broken, test.task, replayConfig()))(t).Next(t.Context(), rl.At{})
+				}
+				if calls == test.calls {
+					expect.NoError(t, err, "%s: %d calls", test.name, calls)
+				} else {
+					expect.Error(t, err, want)
+				}
+			}
+		}
+	}
+}
+
+// TestJudgesThatFail: an error of a teacher, of the file of the buffer or of the log is the step's.
+func TestJudgesThatFail(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	c, r, l := tokensConfig(), replayConfig(), labelsConfig()
+	asked := 0
+	c.Teacher = func(_ context.Context, all []*rl.Trajectory) error {
+		asked += len(all)
+		return errors.New("the teacher is away")
+	}
+	expect.Failure(tokens(t, m, letters, c).Next(t.Context(), rl.At{}))(t, "the teacher is away")
+	expect.Same(t, 32, asked, "trajectories for the teacher")
+	r.Save = t.TempDir() + "/none/buffer"
+	expect.Failure(replay(t, m, spelling, r).Next(t.Context(), rl.At{}))(t, r.Save)
+	for _, line := range []string{"Episode", "Collected"} {
+		l.Log = func(format string, _ ...any) error {
+			if strings.Contains(format, line) {
+				return errors.New("no room for the log")
+			}
+			return nil
+		}
+		expect.Failure(labels(t, classifier(t), labelRewards(t, "accuracy"), l).Next(t.Context(), rl.At{}))(t, "no room for the log")
+	}
+	expect.Failure(Play(t.Context(), m, short{}, envs.Train, []int{2}, sampled))(t, "episode 2: no such episode")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, next := range map[string]func(context.Context, rl.At) (*rl.Step, error){
+		"rollouts": tokens(t, m, letters, tokensConfig()).Next, "labels": labels(t, classifier(t), labelRewards(t, "accuracy"), labelsConfig()).Next,
+	} {
+		_, err := next(ctx, rl.At{})
+		expect.True(t, errors.Is(err, context.Canceled), "%s: %v", name, err)
 	}
 }
