@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"os"
@@ -8,13 +9,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/reward"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
+	"github.com/rltrain/rltrain/rl/dist"
 	"github.com/rltrain/rltrain/rl/policy"
 )
 
@@ -163,6 +168,42 @@ func TestReplayRefusesForeignBuffers(t *testing.T) {
 	}
 }
 
+// TestSources makes each source from its options. A buffer that is loaded is saved to a file next to its own.
+func TestSources(t *testing.T) {
+	m := sampler(t, tiny(t), 8)
+	path := filepath.Join(t.TempDir(), "buffer.jsonl")
+	must.Do(t, must.Get(rl.NewReplay(10))(t).Save(path))
+	r := tokensConfig()
+	r.MaxThinking, r.Rewards, r.Now = 2, must.Get(reward.ParseText("expr:'1'", nil, reward.Options{}))(t), time.Now
+	kinds := map[string]SourceDefinition{}
+	for _, d := range Sources() {
+		kinds[d.Name] = d
+	}
+	for _, test := range []struct {
+		load, cache  bool
+		loaded, save string
+	}{{false, false, "", ""}, {true, false, path, ""}, {false, true, "", path}, {true, true, path, strings.TrimSuffix(path, ".jsonl") + "_updated.jsonl"}} {
+		o := kinds[Buffer].Options().(*ReplayOptions)
+		*o = replayOptions()
+		o.BufferCache, o.LoadBuffer, o.CacheBuffer = path, test.load, test.cache
+		got := must.Get(kinds[Buffer].New(Setup{Options: o, Sampler: m, Task: spelling, Rollout: r}))(t).(*Replay)
+		expect.True(t, got.config.Now != nil && got.config.Rewards == r.Rewards && got.player.config.Rewards == r.Rewards, "without the rewards or the clock")
+		got.config.Now, got.config.Rewards = nil, nil
+		expect.Equal(t, ReplayConfig{ReplayOptions: *o, MaxNew: 3, MaxThinking: 2, Seed: 1, Load: test.loaded, Save: test.save}, got.config, cmpopts.IgnoreTypes(&dist.Group{}))
+	}
+	plain := must.Get(kinds[Rollouts].New(Setup{Sampler: m, Task: spelling, Rollout: r}))(t).(*Tokens)
+	expect.Same(t, r.MaxThinking, plain.config.MaxThinking, "the limit of thinking")
+	for name, change := range map[string]func(*SourceDefinition){
+		"taken": func(d *SourceDefinition) { d.Name = Buffer }, "no name": func(d *SourceDefinition) { d.Name = "" }, "no help": func(d *SourceDefinition) { d.Help = "" },
+		"no New": func(d *SourceDefinition) { d.New = nil }, "no options": func(d *SourceDefinition) { d.Options = func() any { return 1 } },
+	} {
+		d := kinds[Buffer]
+		d.Name = "another"
+		change(&d)
+		expect.Panic(t, func() { RegisterSource(d) }, name)
+	}
+}
+
 func TestReplayRefuses(t *testing.T) {
 	for _, test := range []struct {
 		want   string
@@ -238,14 +279,37 @@ func TestRecorded(t *testing.T) {
 		must.Do(t, os.WriteFile(path, []byte(named("a", "g", 1)+line), 0o600))
 		expect.Failure(NewRecorded(m, letters, c, path))(t, want)
 	}
-	must.Do(t, os.WriteFile(path, []byte(none), 0o600))
-	expect.Failure(NewRecorded(m, letters, c, path))(t, "no session with a reward")
-	for _, d := range Sources() {
-		if d.Name == "recorded" {
-			_, err := d.New(Setup{Options: d.Options(), Sampler: m, Task: letters, Rollout: c})
-			expect.True(t, expect.Names(err, "is needed"), "%v", err)
-		}
+	recorded := Sources()[slices.IndexFunc(Sources(), func(d SourceDefinition) bool { return d.Name == "recorded" })]
+	for from, want := range map[string]string{"": "recorded … is needed", path + "x": "recorded … " + path + "x", path: "recorded … no session with a reward"} {
+		must.Do(t, os.WriteFile(path, []byte(none), 0o600))
+		expect.Failure(recorded.New(Setup{Options: &recordedOptions{from}, Sampler: m, Task: letters, Rollout: c}))(t, want)
 	}
+	// The longest that the model reads. A teacher scores each session once.
+	must.Do(t, os.WriteFile(path, []byte(session(t, func(r *Recorded) {
+		r.Trajectory = rl.Trajectory{}
+		r.Trajectory.AppendGiven(make([]int32, 2047)...)
+		r.Trajectory.AppendSampled(1, -1, -1)
+		r.Trajectory.EndTurn(0)
+	})), 0o600))
+	scored := 0
+	c.Teacher = func(_ context.Context, all []*rl.Trajectory) error {
+		for _, x := range all {
+			x.Teacher = make([]float32, len(x.Tokens))
+			scored++
+		}
+		return nil
+	}
+	long := must.Get(recorded.New(Setup{Options: &recordedOptions{path}, Sampler: m, Task: letters, Rollout: c}))(t).(*Tokens)
+	next(t, long, 0)
+	next(t, long, 1)
+	expect.Same(t, 1, scored, "sessions that the teacher scored")
+	for _, change := range []func(*TokensConfig){func(c *TokensConfig) { c.Async = true }, func(c *TokensConfig) { c.Greedy = true }, func(c *TokensConfig) { c.ByDifficulty = true }} {
+		other := c
+		change(&other)
+		expect.Failure(NewRecorded(m, letters, other, path))(t, "do not apply to recorded sessions")
+	}
+	c.MaxNew = 0
+	expect.Failure(NewRecorded(m, letters, c, path))(t, "0 new tokens")
 }
 
 // FuzzRecorded: no line of a file makes a policy read beyond its tokens or its positions.

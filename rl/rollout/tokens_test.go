@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/envs"
@@ -201,21 +202,43 @@ func TestRecordsOfTurns(t *testing.T) {
 	}
 }
 
-// TestRecordsOfJoinedActions: tokens that are given within a message are part of its action.
-func TestRecordsOfJoinedActions(t *testing.T) {
+// TestRecordOfATrajectory has all that a record can have. Tokens that are given within a message are part of its action.
+func TestRecordOfATrajectory(t *testing.T) {
 	p := tiny(t)
-	x := &rl.Trajectory{Joined: []int{4}}
+	x := &rl.Trajectory{Prompt: 4, Index: 2, Version: 9, Stop: envs.StopString, Joined: []int{4}}
 	x.AppendGiven(4, 5)
 	x.AppendSampled(6, -1, -1)
 	x.AppendGiven(7)
 	x.AppendSampled(8, -1, -1)
-	x.EndTurn(0)
+	x.EndTurn(0.5)
 	x.AppendGiven(9)
 	x.AppendSampled(10, -1, -1)
 	x.EndTurn(1)
-	got := must.Get(records(p, rl.At{}, []rl.Group{{x}}, nil, nil, 1))(t)[0]
-	want := []string{must.Get(p.Tokenizer.Decode([]int32{6, 7, 8}, false))(t), must.Get(p.Tokenizer.Decode([]int32{10}, false))(t)}
-	expect.Equal(t, want, got.Actions)
+	x.Info = &envs.Info{Correct: true, FormatOK: true, FoundBy: "tag", Kind: "easy"}
+	x.Tools, x.Thinking = envs.ToolUse{Offered: true, Calls: 1}, envs.ThinkingUse{Tokens: 3, Thoughts: 1}
+	x.Parts = []rl.RecordedValue{{Name: "a", Value: 1}}
+	text := func(ids ...int32) string { return must.Get(p.Tokenizer.Decode(ids, false))(t) }
+	want := rl.Record{
+		Step: 4, Version: 9, Prompt: 4, Sample: 2, Stop: string(envs.StopString), Reward: 1.5, Advantage: rl.Number(math.NaN()), Correct: true, Form: true, Tier: "tag", Kind: "easy",
+		Tools: &x.Tools, Thinking: &x.Thinking, Each: x.Parts, Shown: text(4, 5), Written: text(6, 7, 8, 9, 10), Actions: []string{text(6, 7, 8), text(10)}, Tokens: []string{text(6), text(8), text(10)},
+	}
+	groups := []rl.Group{{x}, {x}}
+	nan := cmp.Comparer(func(a, b rl.Number) bool { return a == b || a != a && b != b })
+	expect.Equal(t, []rl.Record{want}, must.Get(records(p, rl.At{Step: 3}, groups, nil, nil, 1))(t), nan)
+	greedy, sample := rl.Number(0.25), x.Sample(1)
+	sample.Advantage = []float32{2, 2, 2}
+	want.Greedy, want.Advantage, want.PerAction = &greedy, 2, []rl.Number{0, 0.5, 1}
+	x.Tools, x.Thinking.Thoughts, want.Tools, want.Thinking = envs.ToolUse{}, 0, nil, nil
+	samples := [][]*rl.Sample{{sample}, {sample}}
+	for prompts, n := range map[int]int{-1: 2, 0: 0, 1: 1, 2: 2, 3: 2} {
+		expect.Equal(t, slices.Repeat([]rl.Record{want}, n), must.Get(records(p, rl.At{Step: 3}, groups, samples, []float64{0.25, 0.25}, prompts))(t), cmpopts.EquateEmpty())
+	}
+	for at := range x.Tokens { // given, sampled or only among several
+		x.Tokens[at] += 1 << 20
+		expect.Failure(records(p, rl.At{}, groups, nil, nil, 1))(t, fmt.Sprint(x.Tokens[at]))
+		expect.Failure(describe(rl.Meter{}, p, groups[0], nil))(t, fmt.Sprint(x.Tokens[at]))
+		x.Tokens[at] -= 1 << 20
+	}
 }
 
 // TestKeptTokens takes back every token of a character that is not complete. The first three tokens are one character of

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/envs"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
@@ -213,12 +214,12 @@ func TestTeacherPromptsAsTRL(t *testing.T) {
 	expect.Equal(t, d.Prompt, algo.TeacherContext{Kind: algo.Demonstration, Prompt: strings.ReplaceAll(d.Template, "\n", `\n`)}.Fill("question", "solved", ""), "demonstration")
 }
 
-// solved is letters with a solution: a long one of every second episode, none of the third.
+// solved is letters with a solution: a short one, the longest for completions of two tokens and for one more, none.
 type solved struct{ endless }
 
 func (s solved) Episode(part envs.Part, index int) (envs.Env, error) {
 	e, err := s.endless.Episode(part, index)
-	return solvedEpisode{e, []string{"abc", strings.Repeat("abc", 3000), ""}[index%3]}, err
+	return solvedEpisode{e, []string{"abc", strings.Repeat("a", 2036), strings.Repeat("a", 2037), ""}[index%4]}, err
 }
 
 type solvedEpisode struct {
@@ -229,38 +230,65 @@ type solvedEpisode struct {
 func (e solvedEpisode) Solution() string { return e.solution }
 
 // TestContextsOfAStep: the teacher reads the solution in its prompt, the rest as the policy does. Completions without a solution, or
-// with one that is too long, have no context.
+// with one that is too long by a token, have no context.
 func TestContextsOfAStep(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
 	c.Context = algo.TeacherContext{Kind: algo.Demonstration, Prompt: "{solution}:{prompt}"}
 	step := next(t, tokens(t, m, solved{letters}, c), 0)
+	long, longest := 0, 0
 	for _, x := range slices.Concat(step.Groups...) {
-		if x.Prompt%3 > 0 {
+		e := must.Get(solved{letters}.Episode(envs.Train, x.Prompt))(t).(solvedEpisode)
+		shown := must.Get(envs.Show(t.Context(), letters, envs.Train, x.Prompt))(t)
+		prompt := must.Get(m.Policy().EncodeText(e.solution + ":" + shown.Text))(t)
+		n := len(prompt) + len(x.Tokens) - x.Rows[0] - 1
+		if e.solution == "" || n > 2048 {
 			expect.True(t, x.Context == nil, "episode %d has a context", x.Prompt)
+			if e.solution != "" {
+				long++
+			}
 			continue
 		}
-		shown := must.Get(envs.Show(t.Context(), letters, envs.Train, x.Prompt))(t)
-		expect.Equal(t, must.Get(m.Policy().EncodeText("abc:"+shown.Text))(t), x.Context, "context")
+		longest = max(longest, n)
+		expect.Equal(t, prompt, x.Context, "context")
 		taught := x.ForTeacher()
 		for i, action := range x.Actions {
 			expect.True(t, taught.Actions[i] == action && (i == 0 || taught.Tokens[taught.Rows[i]] == x.Actions[i-1]), "action %d of the teacher's", i)
 		}
 		expect.Equal(t, slices.Concat(x.Context, x.Tokens[x.Rows[0]+1:]), taught.Tokens, "the teacher's tokens")
 	}
-	expect.True(t, step.Figures.Get("teacher/too_long") == 8 && strings.Contains(strings.Join(step.Notes, ""), "8 completions of step 1"), "%v: %q", step.Figures, step.Notes)
-	c.Context.Kind, c.Context.Success = algo.Sibling, 1
-	step = next(t, tokens(t, m, letters, c), 0)
+	expect.True(t, longest == 2048 && long > 0, "%d are too long, the longest other one has %d tokens", long, longest)
+	expect.Same(t, float64(long), step.Figures.Get("teacher/too_long"), "completions that are too long")
+	expect.Contains(t, strings.Join(step.Notes, ""), fmt.Sprintf("%d completions of step 1", long), "2048 positions")
+	c.Context.Kind, c.Context.Success, c.Context.Feedback = algo.Sibling, 1, true
+	step = next(t, tokens(t, m, tested, c), 0)
 	expect.True(t, !strings.Contains(strings.Join(step.Notes, ""), "not learned from"), "%q", step.Notes)
+	solved, fed := 0.0, 0.0
 	for _, group := range step.Groups {
 		good := 0
 		for _, x := range group {
 			good += int(x.Reward())
 		}
 		for _, x := range group {
-			expect.True(t, (x.Context != nil) == (float64(good)-x.Reward() > 0), "reward %v in a group with %d successes: context %v", x.Reward(), good, x.Context)
+			expect.True(t, (x.Context != nil) == (good > 1 || x.Reward() == 0), "reward %v in a group with %d successes: context %v", x.Reward(), good, x.Context)
+			fed += 1 - x.Reward()
+		}
+		if good > 0 {
+			solved++
 		}
 	}
+	expect.True(t, solved > 0 && fed > 0 && step.Figures.Get("teacher/solved_ratio") == solved/4 && step.Figures.Get("teacher/feedback_ratio") == fed/32, "%v solved, %v with feedback: %v", solved, fed, step.Figures)
+}
+
+// tested is letters whose tests explain what is wrong with an action.
+var tested = endless(func(part envs.Part, index int) envs.Env { return testedEpisode{letters(part, index)} })
+
+type testedEpisode struct{ envs.Env }
+
+func (e testedEpisode) Step(ctx context.Context, a envs.Action) (envs.Step, error) {
+	step, err := e.Env.Step(ctx, a)
+	step.Info.Tests = &envs.Tests{Message: "no letter"}
+	return step, err
 }
 
 // TestTeacherPromptOfMessages: the clue goes into the last message of the user.
@@ -276,11 +304,12 @@ func TestTeacherPromptOfMessages(t *testing.T) {
 	said = slices.Clone(said)
 	said[2] = user("cx")
 	expect.Equal(t, must.Get(src.sampler.Policy().EncodeObservation(envs.Observation{Messages: said}))(t), got, "tokens")
-	_, err := src.teacherPrompt(envs.Observation{Messages: said[1:2]}, clue{solution: "x"})
-	expect.Error(t, err, "no message of the user")
+	expect.Failure(src.teacherPrompt(envs.Observation{Messages: said[1:2]}, clue{solution: "x"}))(t, "no message of the user")
+	said[2].Fields = dataset.Object{{Name: "x", Value: "y"}}
+	expect.Failure(src.teacherPrompt(envs.Observation{Messages: said}, clue{solution: "x"}))(t, "not only a text")
 }
 
-// TestContextsThatCannotBe: a task without solutions and recorded sessions are refused.
+// TestContextsThatCannotBe: a task without solutions, episodes of several segments and recorded sessions are refused.
 func TestContextsThatCannotBe(t *testing.T) {
 	m := sampler(t, tiny(t), 1)
 	c := tokensConfig()
@@ -289,4 +318,7 @@ func TestContextsThatCannotBe(t *testing.T) {
 	expect.Error(t, err, "a task with solutions")
 	_, err = NewRecorded(m, letters, c, session(t, func(*Recorded) {}))
 	expect.Error(t, err, "recorded sessions")
+	c.Context.Kind = algo.Sibling
+	anew := script(scripted{whole: true, steps: []envs.Step{{Anew: &envs.Observation{Text: "b"}}, {Done: true}}})
+	expect.Failure(tokens(t, m, anew, c).Next(t.Context(), rl.At{}))(t, "episode 0 has several segments")
 }
