@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"iter"
 	"math"
 	"path/filepath"
@@ -340,6 +341,25 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRowsThatDoNotFit: errors number rows from 1; a prompt may end where the new tokens just fit.
+func TestRowsThatDoNotFit(t *testing.T) {
+	p := tinyPolicy(t, Config{})
+	sampler := must.Open(p.NewSampler(2))(t)
+	o := GenerateOptions{Samples: 1, MaxNew: 2, Seed: 3}
+	generate := func(length int) error {
+		return sampler.Generate(t.Context(), [][]int32{{5}, slices.Repeat([]int32{6}, length)}, o, func(int, []Completion) error { return nil })
+	}
+	must.Do(t, generate(p.MaxLength()-2))
+	expect.Error(t, generate(p.MaxLength()-1), fmt.Sprintf("generating: prompt 2 has %d tokens, and 2 new ones exceed", p.MaxLength()-1))
+	expect.Error(t, generate(0), "prompt 2 is empty")
+	long := slices.Repeat([]int32{6}, p.MaxLength()-1)
+	must.Get(p.Score(t.Context(), [][]int32{{5}, {5}}, [][]int32{{6}, long}, 1))(t)
+	for _, completion := range [][]int32{{}, append(long, 6)} {
+		expect.Failure(p.Score(t.Context(), [][]int32{{5}, {5}}, [][]int32{{6}, completion}, 1))(t, fmt.Sprintf("scoring: row 2 has 1 prompt and %d completion tokens", len(completion)))
+	}
+	expect.Failure(p.Score(t.Context(), [][]int32{{}}, [][]int32{{6}}, 1))(t, "row 1 has 0 prompt")
 }
 
 // TestAdvisedRate compares with the rates of Tinker's cookbook for Llama-3.1-8B and Qwen3-4B.

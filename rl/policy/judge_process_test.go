@@ -171,3 +171,11 @@ func TestStepsAreReadOnce(t *testing.T) {
 		expect.Same(t, len(whole)-1, marks[0].rows[3], "row of the last step")
 	}
 }
+
+// TestSharesOfUnlikelyTexts: float64 lacks the probabilities themselves.
+func TestSharesOfUnlikelyTexts(t *testing.T) {
+	near := cmpopts.EquateApprox(1e-12, 0)
+	expect.Equal(t, []float64{0.75, 0.25}, sharesOf([][]int32{{1}, {2}}, []float64{math.Log(3) - 800, -800}), near)
+	expect.Equal(t, []float64{0.5, 0.25, 0.25}, sharesOf([][]int32{{1}, {1, 2}, {1, 2, 3}}, []float64{-800, math.Log(0.5) - 800, math.Log(0.25) - 800}), near)
+	expect.Equal(t, []float64{1 / (1 + math.Exp(-2)), 1 / (1 + math.Exp(2))}, Softmax([]float32{1000, 999}, 0.5), near)
+}

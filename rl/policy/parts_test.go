@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
@@ -105,6 +107,17 @@ func TestPartsChangeNothing(t *testing.T) {
 		}
 		samples = append(samples, x)
 	}
+	scored, right, sum := must.Get(lm.Score(t.Context(), prompts, completions, 1))(t), 0.0, 0.0
+	for _, one := range scored {
+		for i, l := range one.LogProbs {
+			sum -= float64(l)
+			if one.Rank[i] == 0 {
+				right++
+			}
+		}
+	}
+	v, n := must.Get(lm.Validate(t.Context(), samples))(t), 19.0
+	expect.Equal(t, []float64{sum / n, right / n, n}, []float64{v.Loss, v.Accuracy, float64(v.Labels)}, cmpopts.EquateApprox(1e-5, 0))
 	cases["validation"] = part{limitLM, func() []float64 {
 		v := must.Get(lm.Validate(t.Context(), samples))(t)
 		return []float64{v.Loss, v.Entropy, v.Accuracy, float64(v.Labels)}
@@ -118,6 +131,18 @@ func TestPartsChangeNothing(t *testing.T) {
 			all = append(all, wide(logProbs...)...)
 		}
 		return all
+	}}
+	grader := must.Open(NewRewardModel(Config{Dir: tiny, R: 4, Alpha: 8, Seed: 5, MaxLength: 100}))(t)
+	var answers []envs.Completion
+	var ends [][]int
+	for _, steps := range [][]string{{"b c", "d"}, {"e"}, {"f a b", "c", "d e"}, {"a", "b d"}} {
+		x, at := cutSteps(envs.Observation{Text: "one: "}, "", "\n", steps...)
+		answers, ends = append(answers, x), append(ends, at)
+	}
+	cases["scores of steps"] = part{func(tokens int) { grader.PartTokens = tokens }, func() (all []float64) {
+		scores, errs := grader.Steps(t.Context(), answers, ends, "\n")
+		must.Do(t, errors.Join(errs...))
+		return slices.Concat(scores...)
 	}}
 	judge := must.Open(NewJudge(chat, "", time.Time{}))(t)
 	cases["judge"] = part{func(tokens int) { judge.policy.PartTokens = tokens }, func() []float64 {

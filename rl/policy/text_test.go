@@ -6,6 +6,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/chat"
+	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/torch/torchtest"
@@ -123,6 +125,28 @@ func TestEqualRankings(t *testing.T) {
 	m := must.Open(NewRewardModel(Config{Dir: dir, R: 4, Alpha: 8, MaxLength: 40}))(t)
 	got := must.Get(m.Units(examplesOf(pairOf(1, "a", "b", "c"), pairOf(2, "a", "b", "b")), false))(t)
 	expect.True(t, len(got.Units) == 1 && got.Equal == 1 && got.First == "f:2", "%+v", got)
+	expect.Equal(t, []string{"f:1"}, got.Places)
+	bad := pairOf(3, "a", "b", "c")
+	bad.Extra = dataset.Object{{Name: "margin", Value: "much"}}
+	expect.Failure(m.Units(examplesOf(bad), false))(t, `f:3: column "margin": much is not a number`)
+	got = must.Get(m.Units(examplesOf(bad, pairOf(4, "a", "b", "c")), true))(t)
+	expect.Equal(t, []string{"f:4"}, got.Places, "without the row that cannot be encoded")
+}
+
+// TestJoinedExamples: every count is the sum of both.
+func TestJoinedExamples(t *testing.T) {
+	var x, y TokenExamples
+	counts := func(of *TokenExamples, f func(i int, v reflect.Value)) {
+		for i := range reflect.TypeFor[TokenExamples]().NumField() {
+			if v := reflect.ValueOf(of).Elem().Field(i); v.Kind() == reflect.Int {
+				f(i, v)
+			}
+		}
+	}
+	counts(&x, func(i int, v reflect.Value) { v.SetInt(int64(i)) })
+	counts(&y, func(i int, v reflect.Value) { v.SetInt(int64(100 * i)) })
+	x.Join(y)
+	counts(&x, func(i int, v reflect.Value) { expect.Same(t, int64(101*i), v.Int(), "field %d", i) })
 }
 
 // withNulls returns examples; rows without a file become null rows.
