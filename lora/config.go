@@ -150,9 +150,8 @@ func validRank(r int) bool { return r >= 1 && r <= maxRank }
 
 func validAlpha(alpha float64) bool { return alpha > 0 && alpha <= math.MaxFloat64 }
 
-// marshal writes the fields of an adapter that Save takes, in PEFT's order, and no field unknown to some release unless it is in
-// use. Readers use PEFT's defaults for absent fields,
-// which hold here.
+// marshal writes the fields of an adapter that Save takes, in PEFT's order, and no field unknown to some release unless it is
+// in use. Readers use PEFT's defaults for absent fields, which hold here.
 func (c Config) marshal() ([]byte, error) {
 	optional := func(s string) any {
 		if s == "" {

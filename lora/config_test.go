@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"encoding/json"
 	"math"
 	"os"
 	"strings"
@@ -153,4 +154,16 @@ func FuzzParseConfig(f *testing.F) {
 		expect.Require(t, err == nil, "what was written is refused: %v\n%s", err, text)
 		expect.Equal(t, c, back)
 	})
+}
+
+// TestFieldsReadAgain: a value that is read again keeps nothing of the first.
+func TestFieldsReadAgain(t *testing.T) {
+	m, tokens := Modules{}, Tokens{}
+	for text, want := range map[string]Modules{`"q.*"`: {Pattern: "q.*"}, `["v_proj"]`: {Names: []string{"v_proj"}}, `"k"`: {Pattern: "k"}} {
+		must.Do(t, json.Unmarshal([]byte(text), &m))
+		expect.Equal(t, want, m)
+	}
+	must.Do(t, json.Unmarshal([]byte("[1]"), &tokens))
+	must.Do(t, json.Unmarshal([]byte("[]"), &tokens))
+	expect.True(t, tokens == nil, "tokens %v", tokens)
 }

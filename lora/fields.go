@@ -39,6 +39,7 @@ func (m Modules) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads a pattern or names.
 func (m *Modules) UnmarshalJSON(data []byte) error {
+	*m = Modules{}
 	if bytes.HasPrefix(data, []byte{'"'}) {
 		return json.Unmarshal(data, &m.Pattern)
 	}
@@ -61,6 +62,7 @@ func (t *Tokens) UnmarshalJSON(data []byte) error {
 	if len(list) > 0 {
 		all[""] = list
 	}
+	*t = nil // also of an empty list or object
 	if len(all) > 0 {
 		*t = all
 	}
@@ -140,7 +142,7 @@ func (l *oneOrMore[T]) UnmarshalJSON(data []byte) error {
 		data = slices.Concat([]byte{'['}, data, []byte{']'})
 	}
 	err := json.Unmarshal(data, &many)
-	*l = append(*l, many...) // nil for an empty list
+	*l = append(oneOrMore[T](nil), many...) // nil for an empty list
 	return err
 }
 
