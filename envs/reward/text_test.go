@@ -111,6 +111,8 @@ func TestAllFailed(t *testing.T) {
 	expect.True(t, err != nil && err.Error() == want, "error %v, want %s", err, want)
 	scores, err = r.Score(t.Context(), nil, 1)
 	expect.True(t, err == nil && scores.AllFailed() == nil, "no samples: %v, %v", err, scores.AllFailed())
+	one := must.Get(parseText(t, "expr:length + 3", nil, Options{}).Score(t.Context(), completions("ab"), 1))(t)
+	expect.True(t, one.Rewards[0].Mean == one.Total[0] && one.Total[0] > 3 && one.Rewards[0].Std == 0, "one sample: %+v", one.Rewards[0])
 	mixed := parseText(t, "expr:1/correct", nil, Options{})
 	scores, err = mixed.Score(t.Context(), []envs.Completion{{Info: &envs.Info{}}, {Info: &envs.Info{Correct: true}}}, 1)
 	expect.True(t, err == nil && scores.AllFailed() == nil, "one of two: %v, %v", err, scores.AllFailed())

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/internal/options"
@@ -258,4 +260,19 @@ func TestAcceptedCompletions(t *testing.T) {
 		expect.Same(t, float64(len(want))/9, step.Figures.Get("rft/accepted_ratio"), "accepted")
 		expect.Same(t, 2./3, step.Figures.Get("rft/solved_ratio"), "prompts with an accepted completion")
 	}
+}
+
+// TestDistilledActions: the figures of the divergence "sampled" are means over actions.
+func TestDistilledActions(t *testing.T) {
+	step := &rl.Step{Figures: rl.Meter{}, Samples: []*rl.Sample{
+		{Actions: []int32{1, 2}, Old: []float32{-1, -2}, Teacher: []float32{-0.5, -3}}, {Actions: []int32{1}, Old: []float32{-4}, Teacher: []float32{-1}},
+	}}
+	a := &Distill{Divergence: "sampled"}
+	must.Do(t, a.Prepare(step))
+	expect.Equal(t, []float32{0.5, -1}, step.Samples[0].Advantage)
+	expect.Equal(t, []float32{3}, step.Samples[1].Advantage)
+	expect.Equal(t, []float64{-2.5 / 3, -1.5}, []float64{step.Figures.Get("divergence"), step.Figures.Get("logps/teacher")}, cmpopts.EquateApprox(1e-12, 0))
+	none := &rl.Step{Figures: rl.Meter{}, Samples: []*rl.Sample{{Actions: []int32{1}}}}
+	must.Do(t, a.Prepare(none))
+	expect.Equal(t, rl.Meter{}, none.Figures, "without a teacher's probabilities")
 }

@@ -2,6 +2,7 @@ package decisions
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -225,7 +226,7 @@ func TestRollouts(t *testing.T) {
 		"brier":    func(d envs.Decision, _ int, probs []float32) float64 { loss, _ := brier(d.Target, probs); return -loss },
 	} {
 		rewards := must.Get(NewRewards(spec, cases))(t)
-		c := RolloutConfig{LabelOptions: rollout.LabelOptions{BufferSize: 48, Samples: 3}, Steps: 4, Seed: 1}
+		c := RolloutConfig{LabelOptions: rollout.LabelOptions{BufferSize: 48, Samples: 3}, Algorithm: "grpo", Steps: 4, Seed: 1}
 		source, best := NewRollouts(p, cases, samples, rewards, c), math.Inf(-1)
 		for at := range c.Steps {
 			step := must.Get(source.Next(t.Context(), rl.At{Step: at, Version: 7}))(t)
@@ -243,6 +244,9 @@ func TestRollouts(t *testing.T) {
 			for row, n := range rows {
 				expect.Same(t, 6, n, "%s: samples of row %d", spec, row)
 			}
+			figures := rl.Meter{}
+			figures.Mean("entropy", 1, 2)
+			expect.Same(t, fmt.Sprintf("GRPO %d/4: reward=%.4f, entropy=0.5000", at+1, mean), step.Line(figures), "line")
 			best = max(best, mean)
 			expect.True(t, math.Abs(source.BestReward()-best) <= 1e-9 && math.Abs(step.Figures.Get("reward")-mean) <= 1e-9, "%s: best mean %v, want %v; reward %v, want %v", spec, source.BestReward(), best, step.Figures.Get("reward"), mean)
 			state := must.Get(json.Marshal(source.State()))(t)

@@ -299,6 +299,7 @@ func TestLabelReplay(t *testing.T) {
 		change(&bad)
 		expect.Fails(NewLabelReplay(player, LabelReplayConfig{LabelReplayOptions: bad, BatchSize: 4, Steps: 8}))(t, "%+v is accepted", bad)
 	}
+	must.Do(t, LabelReplayOptions{Capacity: 1, Updates: 1, EpsilonStart: 0.1, EpsilonEnd: 0.1, EpsilonDecay: 1}.Check())
 	for _, bad := range []LabelReplayConfig{{LabelReplayOptions: o, Steps: 8}, {LabelReplayOptions: o, BatchSize: 4}} {
 		expect.Failure(NewLabelReplay(player, bad))(t, "at least 1")
 	}
