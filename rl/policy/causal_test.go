@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/rltrain/rltrain/envs/chat"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -327,8 +329,17 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 		return nil
 	}))
 	scored := must.Get(p.Score(t.Context(), prompts, completions, 1))(t)
+	var samples []*rl.Sample
+	sum, right, n := 0.0, 0.0, 0.0
 	for i, x := range scored {
+		sample := &rl.Sample{Tokens: slices.Concat(prompts[i], completions[i]), Actions: completions[i]}
+		samples = append(samples, sample)
 		for j, l := range x.LogProbs {
+			sample.Rows = append(sample.Rows, len(prompts[i])+j-1)
+			sum, n = sum-float64(l), n+1
+			if x.Rank[j] == 0 {
+				right++
+			}
 			expect.True(t, math.Abs(float64(l-sampled[i][j])) <= 1e-4 && x.Rank[j] < 5, "token %d of completion %d: scored %v, sampled with %v; rank %d", j, i, l, sampled[i][j], x.Rank[j])
 		}
 		// The same with the most likely tokens in place of each.
@@ -341,6 +352,9 @@ func TestScoreAgreesWithSampling(t *testing.T) {
 			}
 		}
 	}
+	v := must.Get(p.Validate(t.Context(), samples))(t)
+	expect.Equal(t, []float64{sum / n, right / n, n}, []float64{v.Loss, v.Accuracy, float64(v.Labels)}, cmpopts.EquateApprox(1e-5, 0))
+	expect.True(t, right > 0, "no sampled token is the most likely one")
 }
 
 // TestRowsThatDoNotFit: errors number rows from 1; a prompt may end where the new tokens just fit.

@@ -107,17 +107,6 @@ func TestPartsChangeNothing(t *testing.T) {
 		}
 		samples = append(samples, x)
 	}
-	scored, right, sum := must.Get(lm.Score(t.Context(), prompts, completions, 1))(t), 0.0, 0.0
-	for _, one := range scored {
-		for i, l := range one.LogProbs {
-			sum -= float64(l)
-			if one.Rank[i] == 0 {
-				right++
-			}
-		}
-	}
-	v, n := must.Get(lm.Validate(t.Context(), samples))(t), 19.0
-	expect.Equal(t, []float64{sum / n, right / n, n}, []float64{v.Loss, v.Accuracy, float64(v.Labels)}, cmpopts.EquateApprox(1e-5, 0))
 	cases["validation"] = part{limitLM, func() []float64 {
 		v := must.Get(lm.Validate(t.Context(), samples))(t)
 		return []float64{v.Loss, v.Entropy, v.Accuracy, float64(v.Labels)}
