@@ -38,6 +38,14 @@ func causalCases(t *testing.T) []string {
 	return names
 }
 
+// eachCausal tests every fixture, as a subtest of its name.
+func eachCausal(t *testing.T, o transformers.CausalOptions, test func(t *testing.T, name string, c causalCase)) {
+	t.Helper()
+	for _, name := range causalCases(t) {
+		t.Run(name, func(t *testing.T) { test(t, name, openCausal(t, name, o)) })
+	}
+}
+
 func openCausal(t *testing.T, name string, o transformers.CausalOptions) causalCase {
 	t.Helper()
 	torchtest.NoLeaks(t)
@@ -117,101 +125,77 @@ func logitsLimit(name string) float64 {
 }
 
 func TestCausalLogitsEqualTransformers(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			packed := c.read(t, c.sequences, false)
-			torchtest.Near(t, packed, c.want(t, "logits"), logitsLimit(name), "logits")
-			var single []float32
-			for _, ids := range c.sequences {
-				single = append(single, c.read(t, [][]int32{ids}, false)...)
-			}
-			within := 1e-5
-			if strings.HasPrefix(name, "qwen3_5") { // delta rules: up to 2.2e-5 with AVX512, 5.5e-5 with the base kernels
-				within = tolerance
-			}
-			torchtest.Near(t, single, packed, within, "packed and one by one")
-			vocab := c.Config.VocabSize
-			rows := []int64{int64(len(packed)/vocab - 1), 0, 3}
-			var wanted []float32
-			for _, row := range rows {
-				wanted = append(wanted, packed[int(row)*vocab:][:vocab]...)
-			}
-			torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-				hidden, _ := s.Hidden(c.Model, torch.Pack(c.sequences), torch.Pass{Rows: rows})
-				torchtest.Near(t, s.Read(c.head(s, hidden)), wanted, within, "some rows alone")
-			})
+	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, name string, c causalCase) {
+		packed := c.read(t, c.sequences, false)
+		torchtest.Near(t, packed, c.want(t, "logits"), logitsLimit(name), "logits")
+		var single []float32
+		for _, ids := range c.sequences {
+			single = append(single, c.read(t, [][]int32{ids}, false)...)
+		}
+		within := 1e-5
+		if strings.HasPrefix(name, "qwen3_5") { // delta rules: up to 2.2e-5 with AVX512, 5.5e-5 with the base kernels
+			within = tolerance
+		}
+		torchtest.Near(t, single, packed, within, "packed and one by one")
+		vocab := c.Config.VocabSize
+		rows := []int64{int64(len(packed)/vocab - 1), 0, 3}
+		var wanted []float32
+		for _, row := range rows {
+			wanted = append(wanted, packed[int(row)*vocab:][:vocab]...)
+		}
+		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+			hidden, _ := s.Hidden(c.Model, torch.Pack(c.sequences), torch.Pass{Rows: rows})
+			torchtest.Near(t, s.Read(c.head(s, hidden)), wanted, within, "some rows alone")
 		})
-	}
+	})
 }
 
-// TestCausalGreedyTokensEqualTransformers computes each token from the full text before it.
-func TestCausalGreedyTokensEqualTransformers(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			ids := slices.Clone(c.sequences[1])
-			for i, want := range c.ids(t, "greedy") {
+// TestCausalTokensEqualTransformers: the engine generates the same tokens, from its cache; so do full texts where it rotates tokens
+// for another length.
+func TestCausalTokensEqualTransformers(t *testing.T) {
+	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, _ string, c causalCase) {
+		want, ids := c.ids(t, "greedy"), slices.Clone(c.sequences[1])
+		if c.switches() {
+			for range want {
 				logits := c.read(t, [][]int32{ids}, false)
 				last := logits[len(logits)-c.Config.VocabSize:]
-				got := int32(slices.Index(last, slices.Max(last)))
-				expect.Require(t, got == want, "token %d is %d, want %d", i, got, want)
-				ids = append(ids, got)
+				ids = append(ids, int32(slices.Index(last, slices.Max(last))))
 			}
-		})
-	}
-}
-
-// TestCausalEngineTokensEqualTransformers: the engine generates the same tokens, from its cache.
-func TestCausalEngineTokensEqualTransformers(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			c.skipSwitching(t)
-			want := c.ids(t, "greedy")
-			var got []int32
+		} else {
 			for _, e := range generated(t, c.Causal, c.sequences[1], len(want), 0) {
-				got = append(got, e.Token)
+				ids = append(ids, e.Token)
 			}
-			expect.Equal(t, want, got)
-		})
-	}
-}
-
-func (c causalCase) skipSwitching(t *testing.T) {
-	if slices.ContainsFunc(c.Config.Core().Ropes, func(r torch.Rope) bool { return r.SwitchLength > 0 }) {
-		t.Skip("the engine rotates all tokens for the sequence's full length")
-	}
+		}
+		expect.Equal(t, want, ids[len(c.sequences[1]):])
+	})
 }
 
 // TestCausalEngineWithAdaptersEqualsTraining: with adapters on all that can have some, the engine's log-probabilities are those of a
 // training pass.
 func TestCausalEngineWithAdaptersEqualsTraining(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			c.skipSwitching(t)
-			c.adapt(t)
-			ids := slices.Clone(c.sequences[1])
-			events := generated(t, c.Causal, ids, 20, 1)
-			var got, want []float32
-			for _, e := range events {
-				ids, got = append(ids, e.Token), append(got, e.Raw)
+	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, _ string, c causalCase) {
+		if c.switches() {
+			t.Skip("the engine rotates all tokens for the sequence's full length")
+		}
+		c.adapt(t)
+		ids := slices.Clone(c.sequences[1])
+		events := generated(t, c.Causal, ids, 20, 1)
+		var got, want []float32
+		for _, e := range events {
+			ids, got = append(ids, e.Token), append(got, e.Raw)
+		}
+		logits, vocab := c.read(t, [][]int32{ids}, true), c.Config.VocabSize
+		for i, e := range events {
+			row, sum := logits[(len(c.sequences[1])-1+i)*vocab:][:vocab], 0.0
+			for _, x := range row {
+				sum += math.Exp(float64(x))
 			}
-			logits, vocab := c.read(t, [][]int32{ids}, true), c.Config.VocabSize
-			for i, e := range events {
-				row, sum := logits[(len(c.sequences[1])-1+i)*vocab:][:vocab], 0.0
-				for _, x := range row {
-					sum += math.Exp(float64(x))
-				}
-				want = append(want, row[e.Token]-float32(math.Log(sum)))
-			}
-			torchtest.Near(t, got, want, tolerance, "log-probabilities")
-		})
-	}
+			want = append(want, row[e.Token]-float32(math.Log(sum)))
+		}
+		torchtest.Near(t, got, want, tolerance, "log-probabilities")
+	})
 }
 
-// adapt puts PEFT's pairs on all linear layers and experts.
 // TestAdaptersOfExpertsMix: requests with two adapters and without one get the same together and alone. Of two samples each,
 // some share a thread.
 func TestAdaptersOfExpertsMix(t *testing.T) {
@@ -254,6 +238,7 @@ func TestAdaptersOfExpertsMix(t *testing.T) {
 	}
 }
 
+// adapt puts PEFT's pairs on all linear layers and experts.
 func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 	t.Helper()
 	return c.adaptThese(t, append(c.Config.Linears(), c.Config.ExpertLinears()...))
@@ -299,167 +284,152 @@ func (c causalCase) meanLoss(s *torch.Scope, adapter bool) torch.Tensor {
 }
 
 func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			params := c.adapt(t)
-			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
-				loss := c.meanLoss(s, true)
-				torchtest.Near(t, s.Read(loss), c.want(t, "loss"), tolerance, "loss")
-				s.Backward(loss)
-				compareGradients(t, s, params, c.want)
-				return nil
-			}))
-			torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), logitsLimit(name), "without the adapter, logits")
-		})
-	}
+	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, name string, c causalCase) {
+		params := c.adapt(t)
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			loss := c.meanLoss(s, true)
+			torchtest.Near(t, s.Read(loss), c.want(t, "loss"), tolerance, "loss")
+			s.Backward(loss)
+			compareGradients(t, s, params, c.want)
+			return nil
+		}))
+		torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), logitsLimit(name), "without the adapter, logits")
+	})
 }
 
 // TestCausalGradientsEqualTransformers compares gradients of all weights by two sums of each: of gradient times weight and
 // of squares. Fixtures of families since SmolLM3 have them.
 func TestCausalGradientsEqualTransformers(t *testing.T) {
 	compared := 0
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
-			if _, ok := c.expected.Lookup("whole"); !ok {
-				return
+	eachCausal(t, transformers.CausalOptions{Trainable: true}, func(t *testing.T, _ string, c causalCase) {
+		if _, ok := c.expected.Lookup("whole"); !ok {
+			return
+		}
+		compared++
+		var specs []transformers.TensorSpec
+		for _, spec := range c.Config.TensorNames() {
+			if spec.Group != "tied" && c.Trains(spec.Name) {
+				specs = append(specs, spec)
 			}
-			compared++
-			var specs []transformers.TensorSpec
-			for _, spec := range c.Config.TensorNames() {
-				if spec.Group != "tied" && c.Trains(spec.Name) {
-					specs = append(specs, spec)
+		}
+		// Those of all experts are one where files have them in one.
+		files := must.Get(safetensors.OpenModel(c.Dir))(t)
+		names := must.Get(c.Config.Resolve(files))(t)
+		files.Close()
+		name := func(s transformers.TensorSpec) string { return names[s.Name] }
+		slices.SortStableFunc(specs, func(a, b transformers.TensorSpec) int { return strings.Compare(name(a), name(b)) })
+		want := c.want(t, "whole")
+		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			s.Backward(c.meanLoss(s, false))
+			i := -1
+			var dot, squares, weights float64
+			for at, spec := range specs {
+				v := c.Weights[spec.Name]
+				grad, ok := s.Grad(v)
+				expect.Require(t, ok || strings.Contains(spec.Name, ".experts.") || strings.Contains(spec.Name, ".router_bias."), "%s has no gradient", spec.Name)
+				if at == 0 || name(spec) != name(specs[at-1]) {
+					i++
+					dot, squares, weights = 0, 0, 0
+				}
+				weight := s.Read(v.T())
+				if !ok { // no token passed the expert
+					grad = s.Scale(v.T(), 0)
+				}
+				for j, g := range s.Read(grad) {
+					dot += float64(g) * float64(weight[j])
+					squares += float64(g) * float64(g)
+					weights += float64(weight[j]) * float64(weight[j])
+				}
+				if at+1 < len(specs) && name(spec) == name(specs[at+1]) {
+					continue
+				}
+				// A bias of keys shifts all scores of a query equally, and the only expert of a token has weight 1: the
+				// gradient is rounding alone.
+				if (strings.HasSuffix(spec.Name, ".k.bias") || strings.Contains(spec.Name, ".router")) && squares < 1e-12 {
+					continue
+				}
+				limit := 2*tolerance*math.Sqrt(squares*weights) + 1e-9
+				if math.Abs(dot-float64(want[2*i])) > limit || math.Abs(squares/float64(want[2*i+1])-1) > 2*tolerance { // not NaN, of an expert without tokens
+					t.Errorf("%s: gradient·weight %g and |gradient|² %g, want %g and %g", name(spec), dot, squares, want[2*i], want[2*i+1])
 				}
 			}
-			// Those of all experts are one where files have them in one.
-			files := must.Get(safetensors.OpenModel(c.Dir))(t)
-			names := must.Get(c.Config.Resolve(files))(t)
-			files.Close()
-			name := func(s transformers.TensorSpec) string { return names[s.Name] }
-			slices.SortStableFunc(specs, func(a, b transformers.TensorSpec) int { return strings.Compare(name(a), name(b)) })
-			want := c.want(t, "whole")
-			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
-				s.Backward(c.meanLoss(s, false))
-				i := -1
-				var dot, squares, weights float64
-				for at, spec := range specs {
-					v := c.Weights[spec.Name]
-					grad, ok := s.Grad(v)
-					expect.Require(t, ok || strings.Contains(spec.Name, ".experts.") || strings.Contains(spec.Name, ".router_bias."), "%s has no gradient", spec.Name)
-					if at == 0 || name(spec) != name(specs[at-1]) {
-						i++
-						dot, squares, weights = 0, 0, 0
-					}
-					weight := s.Read(v.T())
-					if !ok { // no token passed the expert
-						grad = s.Scale(v.T(), 0)
-					}
-					for j, g := range s.Read(grad) {
-						dot += float64(g) * float64(weight[j])
-						squares += float64(g) * float64(g)
-						weights += float64(weight[j]) * float64(weight[j])
-					}
-					if at+1 < len(specs) && name(spec) == name(specs[at+1]) {
-						continue
-					}
-					// A bias of keys shifts all scores of a query equally, and the only expert of a token has weight 1: the
-					// gradient is rounding alone.
-					if (strings.HasSuffix(spec.Name, ".k.bias") || strings.Contains(spec.Name, ".router")) && squares < 1e-12 {
-						continue
-					}
-					limit := 2*tolerance*math.Sqrt(squares*weights) + 1e-9
-					if math.Abs(dot-float64(want[2*i])) > limit || math.Abs(squares/float64(want[2*i+1])-1) > 2*tolerance { // not NaN, of an expert without tokens
-						t.Errorf("%s: gradient·weight %g and |gradient|² %g, want %g and %g", name(spec), dot, squares, want[2*i], want[2*i+1])
-					}
+			expect.Equal(t, len(want), 2*(i+1))
+			for name, v := range c.Weights {
+				if strings.HasSuffix(name, ".scalar.weight") { // a buffer of transformers'
+					_, trained := s.Grad(v)
+					expect.True(t, !trained, "%s is trained", name)
 				}
-				expect.Equal(t, len(want), 2*(i+1))
-				for name, v := range c.Weights {
-					if strings.HasSuffix(name, ".scalar.weight") { // a buffer of transformers'
-						_, trained := s.Grad(v)
-						expect.True(t, !trained, "%s is trained", name)
-					}
-				}
-				return nil
-			}))
-		})
-	}
+			}
+			return nil
+		}))
+	})
 	expect.True(t, compared >= 40, "only %d fixtures have gradients of all weights", compared)
 }
 
 // TestCausalAdapterStepsEqualPEFT trains the adapter with AdamW, as PEFT's with torch's.
 func TestCausalAdapterStepsEqualPEFT(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			if _, ok := c.expected.Lookup("losses"); !ok {
-				return
-			}
-			params := slices.Collect(maps.Values(c.adapt(t)))
-			adam := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.01})
-			defer adam.Close()
-			var losses []float32
-			for range c.want(t, "losses") {
-				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
-					loss := c.meanLoss(s, true)
-					losses = append(losses, s.Read(loss)...)
-					s.Backward(loss)
-					return nil
-				}))
-				must.Get(adam.Step([]float64{0.02}, 0))(t)
-			}
-			for i, want := range c.want(t, "losses") {
-				if math.Abs(float64(losses[i]-want)) > 1e-5*max(1, math.Abs(float64(want))) {
-					t.Errorf("losses %v, want %v", losses, c.want(t, "losses"))
-					break
-				}
-			}
-		})
-	}
+	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, _ string, c causalCase) {
+		if _, ok := c.expected.Lookup("losses"); !ok {
+			return
+		}
+		params := slices.Collect(maps.Values(c.adapt(t)))
+		adam := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.01})
+		defer adam.Close()
+		var losses []float32
+		for range c.want(t, "losses") {
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				loss := c.meanLoss(s, true)
+				losses = append(losses, s.Read(loss)...)
+				s.Backward(loss)
+				return nil
+			}))
+			must.Get(adam.Step([]float64{0.02}, 0))(t)
+		}
+		for i, want := range c.want(t, "losses") {
+			expect.True(t, math.Abs(float64(losses[i]-want)) <= 1e-5*max(1, math.Abs(float64(want))), "losses %v, want %v", losses, c.want(t, "losses"))
+		}
+	})
 }
 
 // TestExpertLoad: the loss that balances experts equals transformers' of the second text, and its gradient that of blocks that
 // are computed again, also where few rows are wanted.
 func TestExpertLoad(t *testing.T) {
 	compared := 0
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
-			if _, ok := c.expected.Lookup("balance"); !ok {
-				return
+	eachCausal(t, transformers.CausalOptions{Trainable: true}, func(t *testing.T, _ string, c causalCase) {
+		if _, ok := c.expected.Lookup("balance"); !ok {
+			return
+		}
+		compared++
+		experts := int64(c.Config.NumExperts)
+		var router *torch.Var
+		for key, v := range c.Weights {
+			if strings.HasSuffix(key, ".router.weight") {
+				router = v
 			}
-			compared++
-			experts := int64(c.Config.NumExperts)
-			var router *torch.Var
-			for key, v := range c.Weights {
-				if strings.HasSuffix(key, ".router.weight") {
-					router = v
+		}
+		var grads [2][]float32
+		for i, again := range []bool{false, true} {
+			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+				var load torch.Tensor
+				hidden, _ := s.Hidden(c.Model, torch.Pack(c.sequences[1:2]), torch.Pass{Load: &load, Checkpoint: again, Rows: []int64{3}})
+				expect.Equal(t, len(s.Read(hidden)), c.Config.HiddenSize)
+				sums := s.Read(load)
+				tokens := float32(0)
+				for _, p := range sums[:experts] {
+					tokens += p
 				}
-			}
-			var grads [2][]float32
-			for i, again := range []bool{false, true} {
-				must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
-					var load torch.Tensor
-					hidden, _ := s.Hidden(c.Model, torch.Pack(c.sequences[1:2]), torch.Pass{Load: &load, Checkpoint: again, Rows: []int64{3}})
-					expect.Equal(t, len(s.Read(hidden)), c.Config.HiddenSize)
-					sums := s.Read(load)
-					tokens := float32(0)
-					for _, p := range sums[:experts] {
-						tokens += p
-					}
-					loss := s.Scale(s.Sum(s.Mul(s.Rows(load, s.Ints([]int64{0}, 1)), s.Floats(sums[experts:], 1, experts))), float64(float32(experts)/(tokens*tokens)))
-					torchtest.Near(t, s.Read(loss), c.want(t, "balance"), tolerance, "loss")
-					s.Backward(loss)
-					grad, ok := s.Grad(router)
-					expect.Require(t, ok, "the router has no gradient")
-					grads[i] = s.Read(grad)
-					return nil
-				}))
-				must.Do(t, torch.ZeroGrad([]*torch.Var{router}))
-			}
-			torchtest.Near(t, grads[1], grads[0], 1e-6, "gradients of a router")
-		})
-	}
+				loss := s.Scale(s.Sum(s.Mul(s.Rows(load, s.Ints([]int64{0}, 1)), s.Floats(sums[experts:], 1, experts))), float64(float32(experts)/(tokens*tokens)))
+				torchtest.Near(t, s.Read(loss), c.want(t, "balance"), tolerance, "loss")
+				s.Backward(loss)
+				grad, ok := s.Grad(router)
+				expect.Require(t, ok, "the router has no gradient")
+				grads[i] = s.Read(grad)
+				return nil
+			}))
+			must.Do(t, torch.ZeroGrad([]*torch.Var{router}))
+		}
+		torchtest.Near(t, grads[1], grads[0], 1e-6, "gradients of a router")
+	})
 	expect.True(t, compared >= 20, "only %d fixtures have the loss", compared)
 }
 

@@ -3,7 +3,6 @@ package transformers_test
 import (
 	stdcmp "cmp"
 	"encoding/json"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,40 +49,24 @@ func ggufFolders(t *testing.T) map[string]string {
 	return folders
 }
 
-func readCase(t *testing.T, name string) (c ggufCase) {
+func readCase(t *testing.T, name string) ggufCase {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(ggufCases(), name+".json"))
-	if err == nil {
-		err = json.Unmarshal(data, &c)
-	}
-	must.Do(t, err)
-	return c
+	return must.Into[ggufCase](t, json.Unmarshal, []byte(must.Read(t, filepath.Join(ggufCases(), name+".json"))))
 }
 
-// A GGUF file gives the logits of transformers' from_pretrained(gguf_file=…), for each architecture.
-func TestGGUFLogits(t *testing.T) {
+// A GGUF file gives the logits and tokens of transformers' from_pretrained(gguf_file=…), for each architecture.
+func TestGGUF(t *testing.T) {
 	for name, dir := range ggufFolders(t) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.NoLeaks(t)
 			want := readCase(t, name)
-			model := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
+			model := loadFP32(t, dir)
 			logits := causalCase{Causal: model}.read(t, [][]int32{want.IDs}, false)
 			for i, p := range want.Positions {
-				for j, w := range want.Logits[i] {
-					got := logits[p*model.Config.VocabSize+j]
-					expect.Require(t, math.Abs(float64(got-w)) <= 1e-4, "position %d, token %d: logit %g, want %g", p, j, got, w)
-				}
+				torchtest.Near(t, logits[p*model.Config.VocabSize:][:len(want.Logits[i])], want.Logits[i], 1e-4, "logits")
 			}
-		})
-	}
-}
-
-// The tokenizer of a GGUF file gives transformers' tokens.
-func TestGGUFTokens(t *testing.T) {
-	for name, dir := range ggufFolders(t) {
-		t.Run(name, func(t *testing.T) {
 			tk := must.Open(tokenizer.Load(dir))(t)
-			for _, c := range readCase(t, name).Texts {
+			for _, c := range want.Texts {
 				expect.Equal(t, c.IDs, must.Get(tk.EncodeRaw(c.Text, true))(t), c.Text)
 			}
 		})

@@ -58,80 +58,74 @@ func (c causalCase) gradients(t *testing.T, p torch.Packed, place []int64) (logi
 // TestPackedPromptsChangeNothing: logits and gradients are those of each text alone, in batches of texts and in batches that
 // compute a common prompt once. No state passes from one text to the next.
 func TestPackedPromptsChangeNothing(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{Trainable: true})
-			if c.switches() {
-				return
-			}
-			texts, limits := c.families()
-			var want []float32
-			sums := map[string][]float32{}
-			for _, ids := range texts {
-				p, place := torch.PackShared([][]int32{ids}, []int{0})
-				logits, grads := c.gradients(t, p, place)
-				want = append(want, logits...)
-				for name, grad := range grads {
-					if sums[name] == nil {
-						sums[name] = make([]float32, len(grad))
-					}
-					for i, g := range grad {
-						sums[name][i] += g
-					}
+	eachCausal(t, transformers.CausalOptions{Trainable: true}, func(t *testing.T, name string, c causalCase) {
+		if c.switches() {
+			return
+		}
+		texts, limits := c.families()
+		var want []float32
+		sums := map[string][]float32{}
+		for _, ids := range texts {
+			p, place := torch.PackShared([][]int32{ids}, []int{0})
+			logits, grads := c.gradients(t, p, place)
+			want = append(want, logits...)
+			for name, grad := range grads {
+				if sums[name] == nil {
+					sums[name] = make([]float32, len(grad))
+				}
+				for i, g := range grad {
+					sums[name][i] += g
 				}
 			}
-			for _, most := range [][]int{limits, make([]int, len(texts))} {
-				p, place := torch.PackShared(texts, most)
-				logits, grads := c.gradients(t, p, place)
-				torchtest.Near(t, logits, want, logitsLimit(name), "logits")
-				expect.Equal(t, len(grads), len(sums))
-				for name, sum := range sums {
-					largest := torchtest.MaxDiff(sum, make([]float32, len(sum)))
-					torchtest.Near(t, grads[name], sum, tolerance*max(1, largest), name)
-				}
+		}
+		for _, most := range [][]int{limits, make([]int, len(texts))} {
+			p, place := torch.PackShared(texts, most)
+			logits, grads := c.gradients(t, p, place)
+			torchtest.Near(t, logits, want, logitsLimit(name), "logits")
+			expect.Equal(t, len(grads), len(sums))
+			for name, sum := range sums {
+				largest := torchtest.MaxDiff(sum, make([]float32, len(sum)))
+				torchtest.Near(t, grads[name], sum, tolerance*max(1, largest), name)
 			}
-		})
-	}
+		}
+	})
 }
 
 // TestEngineStepsEqualTraining: three samples of a prompt and one of another have the log-probabilities of training, however
 // many tokens a step takes.
 func TestEngineStepsEqualTraining(t *testing.T) {
-	for _, name := range causalCases(t) {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			if c.switches() {
-				return
+	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, _ string, c causalCase) {
+		if c.switches() {
+			return
+		}
+		var first [][]int32
+		for _, tokens := range []int{4, 7, 64} {
+			texts := [][]int32{c.sequences[3], c.sequences[3], c.sequences[3], c.sequences[1]}
+			engine := must.Open(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 3}))(t)
+			sampling := torch.Sampling{Temperature: 1}
+			must.Get(engine.Submit(torch.Request{Prompt: texts[0], Samples: 3, MaxNew: 9, Seed: 5, Sampling: sampling}))(t)
+			must.Get(engine.Submit(torch.Request{Prompt: texts[3], Samples: 1, MaxNew: 12, Seed: 5, Sampling: sampling}))(t)
+			raw := make([][]float32, len(texts))
+			for engine.Unfinished() > 0 {
+				for _, e := range must.Get(engine.Step(tokens))(t) {
+					i := int(e.Request-1)*3 + e.Sample
+					texts[i], raw[i] = append(slices.Clip(texts[i]), e.Token), append(raw[i], e.Raw)
+				}
 			}
-			var first [][]int32
-			for _, tokens := range []int{4, 7, 64} {
-				texts := [][]int32{c.sequences[3], c.sequences[3], c.sequences[3], c.sequences[1]}
-				engine := must.Open(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 3}))(t)
-				sampling := torch.Sampling{Temperature: 1}
-				must.Get(engine.Submit(torch.Request{Prompt: texts[0], Samples: 3, MaxNew: 9, Seed: 5, Sampling: sampling}))(t)
-				must.Get(engine.Submit(torch.Request{Prompt: texts[3], Samples: 1, MaxNew: 12, Seed: 5, Sampling: sampling}))(t)
-				raw := make([][]float32, len(texts))
-				for engine.Unfinished() > 0 {
-					for _, e := range must.Get(engine.Step(tokens))(t) {
-						i := int(e.Request-1)*3 + e.Sample
-						texts[i], raw[i] = append(slices.Clip(texts[i]), e.Token), append(raw[i], e.Raw)
+			for i, ids := range texts {
+				prompt := len(ids) - len(raw[i])
+				torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+					logProbs := s.Read(s.LogSoftmax(c.logits(s, [][]int32{ids}, false)))
+					for j, got := range raw[i] {
+						want := logProbs[(prompt+j-1)*c.Config.VocabSize+int(ids[prompt+j])]
+						torchtest.Near(t, []float32{got}, []float32{want}, tolerance, "log-probability")
 					}
-				}
-				for i, ids := range texts {
-					prompt := len(ids) - len(raw[i])
-					torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-						logProbs := s.Read(s.LogSoftmax(c.logits(s, [][]int32{ids}, false)))
-						for j, got := range raw[i] {
-							want := logProbs[(prompt+j-1)*c.Config.VocabSize+int(ids[prompt+j])]
-							torchtest.Near(t, []float32{got}, []float32{want}, tolerance, "log-probability")
-						}
-					})
-				}
-				if first == nil {
-					first = texts
-				}
-				expect.Equal(t, first, texts)
+				})
 			}
-		})
-	}
+			if first == nil {
+				first = texts
+			}
+			expect.Equal(t, first, texts)
+		}
+	})
 }
