@@ -2,7 +2,6 @@ package app
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
@@ -121,13 +119,10 @@ func TestErrorsOfData(t *testing.T) {
 // they set.
 func TestPastedCommands(t *testing.T) {
 	f := tiny(t)
-	var texts, prompts strings.Builder
-	for i := range 8 {
-		fmt.Fprintf(&texts, `{"messages": [{"role": "user", "content": "%d?"}, {"role": "assistant", "content": "yes"}]}`+"\n", i)
-		fmt.Fprintf(&prompts, `{"prompt": "%d+1=", "answer": "%d"}`+"\n", i, i+1)
-	}
-	f.write(t, "TMP/texts.jsonl", texts.String())
-	f.write(t, "TMP/prompts.jsonl", prompts.String())
+	f.rows(t, "TMP/texts.jsonl", 8, func(i int) string {
+		return fmt.Sprintf(`{"messages": [{"role": "user", "content": "%d?"}, {"role": "assistant", "content": "yes"}]}`, i)
+	})
+	f.rows(t, "TMP/prompts.jsonl", 8, func(i int) string { return fmt.Sprintf(`{"prompt": "%d+1=", "answer": "%d"}`, i, i+1) })
 	for command, left := range map[string]string{
 		`--task chat --model_name_or_path tiny --tiny-layers 1 --tiny-hidden 32 --dataset_name TMP/texts.jsonl --learning_rate 2.0e-4 --num_train_epochs 1 --packing
 			--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --gradient_checkpointing --use_peft --lora_r 4 --lora_alpha 16
@@ -181,7 +176,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	}
 	evaluate := "eval --task preference --threads 1 --dataset TMP/p.jsonl --output TMP/e.json --beta 0.5 --model "
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --max-samples 3 --output-rows TMP/three.jsonl")...)
-	three := f.pairRows(t, "TMP/three.jsonl")
+	three := lines[pairRow](t, f.expand("TMP/three.jsonl"))
 	if len(three) != 3 || three[0].Row != f.expand("TMP/p.jsonl:1") || three[0].Prompt != "0: say it! " || !strings.HasPrefix(*three[0].Chosen, "a") || !strings.HasPrefix(*three[0].Rejected, "A") ||
 		math.Abs(*three[0].RewardChosen-*three[0].RewardRejected-three[0].Margin) > 1e-9 || *three[0].LogPChosen >= 0 || three[0].Correct != (three[0].Margin > 0) {
 		t.Errorf("%+v", three)
@@ -191,7 +186,7 @@ func TestPreferencesEndToEnd(t *testing.T) {
 	expect.True(t, v.N == 40 && v.Accuracy.Value >= 0.9 && v.Margin.Value > 0 && v.Chosen.Value > v.Rejected.Value && v.PreferenceScores.Loss <= 0.5, "%+v", v)
 	// Pairs split into single rows, which the trained model should tell apart.
 	f.must(t, "", strings.Fields(evaluate+"TMP/preference_rl --reference TMP/tiny-chat-1x32-seed42 --loss-type kto --output-rows TMP/single.jsonl")...)
-	single := f.pairRows(t, "TMP/single.jsonl")
+	single := lines[pairRow](t, f.expand("TMP/single.jsonl"))
 	expect.True(t, len(single) == 80 && single[0].Rejected == nil && single[1].Chosen == nil && *single[1].RewardRejected == -single[1].Margin, "%+v", single[:2])
 	must.Do(t, files.LoadJSON(f.expand("TMP/e.json"), &v))
 	expect.True(t, v.N == 80 && v.Accuracy.Value >= 0.9 && v.Margin.Value > 0 && v.PreferenceScores.Loss <= 0.45, "%+v", v)
@@ -240,19 +235,6 @@ func TestNothingGained(t *testing.T) {
 	}
 }
 
-// pairRows reads --output-rows of preferences.
-func (f folders) pairRows(t *testing.T, path string) (rows []pairRow) {
-	t.Helper()
-	for r, err := range dataset.Records(f.expand(path)) {
-		must.Do(t, err)
-		data, err := json.Marshal(r.Fields)
-		var row pairRow
-		must.Do(t, errors.Join(err, json.Unmarshal(data, &row)))
-		rows = append(rows, row)
-	}
-	return rows
-}
-
 // reports writes a run's report, which must show the figures.
 func (f folders) reports(t *testing.T, dir string, figures ...float64) {
 	t.Helper()
@@ -267,11 +249,9 @@ func (f folders) reports(t *testing.T, dir string, figures ...float64) {
 // TestRewardModelEndToEnd trains a reward model and uses it as the reward of a policy.
 func TestRewardModelEndToEnd(t *testing.T) {
 	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
-	var b strings.Builder
-	for i := range 60 {
-		fmt.Fprintf(&b, `{"prompt": "is the %s a ?", "chosen": "law", "rejected": "wave", "margin": %d}`+"\n", []string{"cat", "dog", "horse"}[i%3], i%2)
-	}
-	f.write(t, "TMP/p.jsonl", strings.Join(strings.SplitAfter(b.String(), "\n")[:60], ""))
+	f.rows(t, "TMP/p.jsonl", 60, func(i int) string {
+		return fmt.Sprintf(`{"prompt": "is the %s a ?", "chosen": "law", "rejected": "wave", "margin": %d}`, []string{"cat", "dog", "horse"}[i%3], i%2)
+	})
 	f.must(t, "", strings.Fields("train --mode reward_model --data_path TMP/p.jsonl --model BASE --learning_rate 0.01 --epochs 2 --batch-size 8 --validation-share 0.3 --threads 1 --center-rewards-coefficient 0.01 --output-dir TMP")...)
 	v := must.Into[struct {
 		Before, Best evaluate.RewardScores
@@ -283,7 +263,7 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward")))(t)
 	m.Close()
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json --output-rows TMP/rows.jsonl")...)
-	rows := f.pairRows(t, "TMP/rows.jsonl")
+	rows := lines[pairRow](t, f.expand("TMP/rows.jsonl"))
 	expect.True(t, len(rows) == 60 && strings.Contains(*rows[0].Chosen, "law") && strings.Contains(*rows[0].Rejected, "wave") && rows[0].LogPChosen == nil && rows[0].Margin == *rows[0].RewardChosen-*rows[0].RewardRejected, "%+v", rows)
 	f.must(t, "", "merge", "--model", "TMP/preference_reward", "--output-dir", "TMP/merged")
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/merged --dataset TMP/p.jsonl --output TMP/m.json")...)

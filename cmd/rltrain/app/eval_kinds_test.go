@@ -127,11 +127,9 @@ func TestEvalAnswersRefuses(t *testing.T) {
 // TestEvalChat: the loss of rows is that which training measures on the same rows as its validation split.
 func TestEvalChat(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	var rows strings.Builder
-	for i := range 12 {
-		fmt.Fprintf(&rows, `{"prompt": "%d+1=", "completion": "%d", "split": "%s"}`+"\n", i, i+1, []string{"train", "val"}[i%2])
-	}
-	f.write(t, "TMP/rows.jsonl", rows.String())
+	f.rows(t, "TMP/rows.jsonl", 12, func(i int) string {
+		return fmt.Sprintf(`{"prompt": "%d+1=", "completion": "%d", "split": "%s"}`, i, i+1, []string{"train", "val"}[i%2])
+	})
 	f.must(t, "", strings.Fields("train --task chat --dataset TMP/rows.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --epochs 2 --keep last --threads 1 --output-dir TMP")...)
 	out := f.must(t, "", strings.Fields("eval --task chat --threads 1 --model TMP/chat_supervised --dataset TMP/rows.jsonl --output TMP/e.json --output-rows TMP/texts.jsonl")...)
 	expect.True(t, strings.Contains(out, "perplexity") && strings.Contains(out, "6 texts") && strings.Contains(out, "evaluate at least 30 texts"), "printed %s", out)
@@ -250,12 +248,6 @@ func TestAnswerRows(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/a.jsonl", schoolAnswers)
 	f.must(t, "", "eval", "--task", "gsm8k", "--completions", "TMP/a.jsonl", "--answer-match", "math", "--output", "TMP/results.json", "--output-rows", "TMP/rows/rows.jsonl")
-	text := must.Get(os.ReadFile(f.expand("TMP/rows/rows.jsonl")))(t)
-	var rows []answerRow
-	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
-		row := must.Into[answerRow](t, json.Unmarshal, []byte(line))
-		rows = append(rows, row)
-	}
 	want := []answerRow{
 		{1, true, "3", "3", "phrase", "3", "3", "numbers"},
 		{2, true, "3", "3 bolts", "phrase", "3", "3 [bolt]", "numbers, a unit on one side"},
@@ -263,7 +255,7 @@ func TestAnswerRows(t *testing.T) {
 		{4, false, "3", "4", "phrase", "3", "4", "numbers"},
 		{5, false, "3", "", "none", "", "", "no answer"},
 	}
-	expect.Equal(t, want, rows, "rows")
+	expect.Equal(t, want, lines[answerRow](t, f.expand("TMP/rows/rows.jsonl")), "rows")
 }
 
 // TestRescore rescores the completions of a run: the same rewards reproduce its scores, other rewards change them.
@@ -304,12 +296,7 @@ func TestRescore(t *testing.T) {
 // TestRescoreLabels does the same with a classifier's choices.
 func TestRescoreLabels(t *testing.T) {
 	f := newFolders(t, "mean")
-	var rows strings.Builder
-	rows.WriteString("text,label\n")
-	for i := range 60 {
-		rows.WriteString(strings.Repeat("the ", i) + []string{"cat,animals\n", "law,law\n", "force,physics\n"}[i%3])
-	}
-	f.write(t, "TMP/rows.csv", rows.String())
+	f.labelled(t, "TMP/rows.csv")
 	f.must(t, "", strings.Fields("train --dataset TMP/rows.csv --mode rl_only --pretrained-model MODEL --rl-episodes 2 --buffer-size 8 --rl-batch-size 4 --logging-steps 1 --keep-completions -1 --output-dir TMP/out")...)
 	file := f.expand("TMP/out/intent_classifier_rl/logs/completions.jsonl")
 	out := f.must(t, "", "rescore", file)

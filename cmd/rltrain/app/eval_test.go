@@ -44,6 +44,8 @@ func TestEval(t *testing.T) {
 	for _, pooling := range []string{transformers.PoolMean, transformers.PoolFamily} {
 		t.Run(pooling, func(t *testing.T) {
 			f := newFolders(t, pooling)
+			must.Do(t, os.MkdirAll(f.model+"/logs", 0o755))
+			f.write(t, "MODEL/logs/eval_results.json", "the run's own")
 			out := f.must(t, "", "eval", "--task", "intent", "--model", "MODEL", "--dataset", evalFile(t, f), "--output-rows", "TMP/rows.jsonl")
 			results := must.JSON[shared.LabelResults](t, f.expand("MODEL/eval/logs/eval_results.json"))
 
@@ -84,6 +86,9 @@ func TestEval(t *testing.T) {
 				info, err := os.Stat(f.model + "/eval/plots/" + name)
 				expect.True(t, err == nil && info.Size() != 0, "plots/%s: %v", name, err)
 			}
+			f.must(t, "", "eval", "--model", "MODEL", "--dataset", "TMP/eval.csv", "--output", "TMP/some/figures.json")
+			expect.Same(t, results.N, must.JSON[shared.LabelResults](t, f.expand("TMP/some/figures.json")).N, "texts of --output")
+			expect.Same(t, "the run's own", must.Read(t, f.model+"/logs/eval_results.json"), "eval wrote over the run's results")
 		})
 	}
 }
@@ -179,7 +184,6 @@ func TestBadInput(t *testing.T) {
 		{"merging below a file", file("TMP/file", ""), "merge --model MODEL --output TMP/file/merged",
 			"merging: lstat TMP/file/merged: not a directory; choose a new folder"},
 		{"merging into the model", nil, "merge --model MODEL --output MODEL", "merging: MODEL is not empty; choose a new folder"},
-		{"report of no run", nil, "report TMP", "TMP is not a run folder: open TMP/run.json: no such file or directory"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFolders(t, transformers.PoolMean)
@@ -210,18 +214,6 @@ func TestModelCutAnywhere(t *testing.T) {
 		}
 		f.write(t, name, string(whole))
 	}
-}
-
-// TestEvalKeepsTrainingMetrics checks that eval never changes the metrics written by training, wherever its results go.
-func TestEvalKeepsTrainingMetrics(t *testing.T) {
-	f := newFolders(t, transformers.PoolMean)
-	must.Do(t, os.MkdirAll(f.model+"/logs", 0o755))
-	f.write(t, "MODEL/logs/eval_results.json", "the run's own")
-	file := evalFile(t, f)
-	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file)
-	f.must(t, "", "eval", "--model", "MODEL", "--dataset", file, "--output", "TMP/some/figures.json")
-	expect.Same(t, "the run's own", must.Read(t, f.model+"/logs/eval_results.json"), "eval wrote over the run's results")
-	expect.True(t, must.JSON[shared.LabelResults](t, f.expand("TMP/some/figures.json")).N != 0, "--output has no figures")
 }
 
 func TestCompare(t *testing.T) {
@@ -343,8 +335,7 @@ func TestReports(t *testing.T) {
 	both := must.Read(t, f.expand("TMP/both.html"))
 	expect.True(t, strings.Contains(out, "both.html") && strings.Contains(both, "<td>seed</td><td>2</td><td>1</td>"), "printed %q, and the page does not say what differs", out)
 	f.refusals(t, "", map[string]string{
-		"report":                           "report needs 1 argument, DIR..., not 0",
-		"report TMP/start":                 "is not a run folder",
+		"report TMP/start":                 "TMP/start is not a run folder: open TMP/start/run.json: no such file or directory",
 		"report " + dir + " TMP/start":     "is not a run folder",
 		"report TMP/out":                   "did you mean TMP/out/sum_digits_rl",
 		"report " + dir + " --port 80":     "--port: needs --watch",

@@ -42,28 +42,15 @@ type outputRow struct {
 	SumLogProb    float64   `json:"sum_logprob"`
 }
 
-func readOutput(t *testing.T, path string) []outputRow {
-	t.Helper()
-	data := must.Get(os.ReadFile(path))(t)
-	var rows []outputRow
-	for line := range bytes.Lines(data) {
-		r := must.Into[outputRow](t, json.Unmarshal, line)
-		rows = append(rows, r)
-	}
-	return rows
-}
-
 func TestGenerateThenScore(t *testing.T) {
 	f := tiny(t)
-	var prompts strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&prompts, `{"id":%d,"prompt":%q}`+"\n", i, strings.Repeat("ab ", 1+i%9))
-	}
-	f.write(t, "TMP/in.jsonl", prompts.String())
+	f.rows(t, "TMP/in.jsonl", 40, func(i int) string {
+		return fmt.Sprintf(`{"id":%d,"prompt":%q}`, i, strings.Repeat("ab ", 1+i%9))
+	})
 	code, _, stderr := f.rltrain("",
 		strings.Fields("generate --model MODEL --input TMP/in.jsonl --output TMP/7.jsonl --max-new-tokens 12 -n 3 --batch-size 7")...)
 	expect.Require(t, code == 0 && strings.Contains(stderr, `end tokens: "<eos>" (1)`), "exit code %d, %q", code, stderr)
-	rows := readOutput(t, f.expand("TMP/7.jsonl"))
+	rows := lines[outputRow](t, f.expand("TMP/7.jsonl"))
 	expect.Require(t, len(rows) == 120, "%d rows, want 120", len(rows))
 	distinct := map[string]bool{}
 	for i, r := range rows {
@@ -72,7 +59,7 @@ func TestGenerateThenScore(t *testing.T) {
 	}
 	expect.True(t, len(distinct) >= 100, "%d different completions of 120", len(distinct))
 	f.must(t, "", "score", "--model", "MODEL", "--input", "TMP/7.jsonl", "--output", "TMP/scored.jsonl")
-	for i, r := range readOutput(t, f.expand("TMP/scored.jsonl")) {
+	for i, r := range lines[outputRow](t, f.expand("TMP/scored.jsonl")) {
 		sum := 0.0
 		for j, p := range r.LogProbs {
 			sum += p
@@ -86,11 +73,9 @@ func TestGenerateThenScore(t *testing.T) {
 // number of threads.
 func TestCompletionsDoNotDependOnBatch(t *testing.T) {
 	f := newLanguageModel(t)
-	var prompts strings.Builder
-	for i := range 300 {
-		fmt.Fprintf(&prompts, `{"prompt":%q}`+"\n", strings.Repeat("ab:", 1+i%23)+fmt.Sprint(i))
-	}
-	f.write(t, "TMP/in.jsonl", prompts.String())
+	f.rows(t, "TMP/in.jsonl", 300, func(i int) string {
+		return fmt.Sprintf(`{"prompt":%q}`, strings.Repeat("ab:", 1+i%23)+fmt.Sprint(i))
+	})
 	program := must.Get(os.Executable())(t)
 	for name, how := range map[string][]string{
 		"sampled": {"--model", "BASE"}, "sampled with an adapter": {"--model", "MODEL"},
@@ -149,11 +134,9 @@ func TestLanguageCommandsRefuse(t *testing.T) {
 
 func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 	f := tiny(t)
-	var rows strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&rows, `{"prompt":"%d:","completion":"%d"}`+"\n", i%10, i%10)
-	}
-	f.write(t, "TMP/rows.jsonl", rows.String())
+	f.rows(t, "TMP/rows.jsonl", 40, func(i int) string {
+		return fmt.Sprintf(`{"prompt":"%d:","completion":"%d"}`, i%10, i%10)
+	})
 	train := func(output string, args ...string) (int, string) {
 		code, _, stderr := f.rltrain("", append([]string{"--task", "chat", "--dataset", "TMP/rows.jsonl", "--output-dir", output,
 			"--epochs", "2", "--batch-size", "4"}, args...)...)
@@ -181,11 +164,9 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 // byte-identical to an uninterrupted one.
 func TestGenerateResumes(t *testing.T) {
 	f := tiny(t)
-	var prompts strings.Builder
-	for i := range 60 {
-		fmt.Fprintf(&prompts, `{"id":%d,"prompt":%q}`+"\n", i, strings.Repeat("ab ", 1+i%9))
-	}
-	f.write(t, "TMP/in.jsonl", prompts.String())
+	f.rows(t, "TMP/in.jsonl", 60, func(i int) string {
+		return fmt.Sprintf(`{"id":%d,"prompt":%q}`, i, strings.Repeat("ab ", 1+i%9))
+	})
 	args := func(output string, more ...string) []string {
 		return append([]string{"generate", "--model", "MODEL", "--input", "TMP/in.jsonl", "--output", output, "--max-new-tokens", "40", "--n", "2", "--batch-size", "4"}, more...)
 	}
@@ -246,7 +227,7 @@ func TestGenerateKeepsNewlines(t *testing.T) {
 	f.write(t, "TMP/in.jsonl", `{"prompt":"12 34\n"}`+"\n")
 	options := []string{"--model", "MODEL", "--temperature", "0", "--max-new-tokens", "8"}
 	f.says(t, "", append([]string{"generate", "--input", "TMP/in.jsonl", "--output", "TMP/out.jsonl"}, options...)...)
-	want := readOutput(t, f.expand("TMP/out.jsonl"))[0].Completion + "\n"
+	want := lines[outputRow](t, f.expand("TMP/out.jsonl"))[0].Completion + "\n"
 	_, got, _ := f.rltrain("12 34\n", append([]string{"generate", "--keep-newlines"}, options...)...)
 	expect.True(t, got == want, "got %q, want %q", got, want)
 }
@@ -266,11 +247,7 @@ func TestInvalidEndToken(t *testing.T) {
 func TestAdapterOfQuantisedWeights(t *testing.T) {
 	f := newLanguageModel(t)
 	greedy := []string{"generate", "--temperature", "0", "--max-new-tokens", "9", "--model"}
-	answer := func(args ...string) string {
-		code, out, stderr := f.rltrain("ab\n", append(greedy, args...)...)
-		expect.Same(t, 0, code, "%v: exit code %d, %q", args, code, stderr)
-		return out
-	}
+	answer := func(args ...string) string { return f.says(t, "ab\n", append(greedy, args...)...) }
 	want := answer("MODEL")
 	must.Do(t, os.CopyFS(f.expand("TMP/whole"), os.DirFS(f.base)))
 	f.edit(t, "BASE/config.json", `{`, `{"quantization_config": {"quant_method": "hqq"},`)
@@ -298,10 +275,8 @@ func TestTextPromptsGoThroughTheChatTemplate(t *testing.T) {
 	f.write(t, "TMP/rendered.jsonl", `{"id":1,"prompt":"user: hi\n"}`+"\n")
 	completion := func(args ...string) string {
 		t.Helper()
-		code, out, stderr := f.rltrain("", append([]string{"generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "12"}, args...)...)
-		expect.Require(t, code == 0, "%q: exit code %d, %s", args, code, stderr)
-		row := must.Into[outputRow](t, json.Unmarshal, []byte(out))
-		return row.Completion
+		out := f.says(t, "", append([]string{"generate", "--model", "MODEL", "--temperature", "0", "--max-new-tokens", "12"}, args...)...)
+		return must.Into[outputRow](t, json.Unmarshal, []byte(out)).Completion
 	}
 	text := completion("--input", "TMP/text.jsonl")
 	for _, same := range [][]string{{"--input", "TMP/messages.jsonl"}, {"--raw", "--input", "TMP/rendered.jsonl"}} {

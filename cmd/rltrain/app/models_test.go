@@ -37,9 +37,7 @@ func trainedAdapter(t *testing.T) (f folders, adapter string) {
 // greedy is a model's greedy response to "hi".
 func (f folders) greedy(t *testing.T, model string) string {
 	t.Helper()
-	code, stdout, stderr := f.rltrain("hi\n", "generate", "--model", model, "--temperature", "0", "--max-new-tokens", "12")
-	expect.Require(t, code == 0, "%s: exit code %d, %s", model, code, stderr)
-	return stdout
+	return f.says(t, "hi\n", "generate", "--model", model, "--temperature", "0", "--max-new-tokens", "12")
 }
 
 // A merged model answers as before, exported as a GGUF file or as a folder.
@@ -369,11 +367,7 @@ func TestPromptsByName(t *testing.T) {
 	data := filepath.Join(f.tmp, "data")
 	must.Do(t, os.MkdirAll(data, 0o755))
 	for i, split := range []string{"train", "validation", "test"} {
-		var rows strings.Builder
-		for j := range 6 - i {
-			fmt.Fprintf(&rows, `{"prompt": "%s %d:", "answer": "1"}`+"\n", split, j)
-		}
-		f.write(t, "TMP/data/"+split+".jsonl", rows.String())
+		f.rows(t, "TMP/data/"+split+".jsonl", 6-i, func(j int) string { return fmt.Sprintf(`{"prompt": "%s %d:", "answer": "1"}`, split, j) })
 	}
 	downloads := serve(t, map[string]string{"datasets/org/prompts": data})
 	f.says(t, "", strings.Fields("--task prompts --dataset org/prompts --model TMP/tiny --max-new-tokens 2 --prompts-per-step 2 --samples-per-prompt 2 "+

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -151,8 +150,7 @@ func TestExampleModule(t *testing.T) {
 		expect.True(t, ok && mean > 0, "%s: metrics %v", stage, rows[1])
 	}
 	var prompts [3]map[string]bool
-	for line := range strings.Lines(must.Read(t, filepath.Join(dir, "own", "count_letters_rl", "logs", "completions.jsonl"))) {
-		r := must.Into[rl.Record](t, json.Unmarshal, []byte(line))
+	for _, r := range lines[rl.Record](t, filepath.Join(dir, "own", "count_letters_rl", "logs", "completions.jsonl")) {
 		if prompts[r.Step] == nil {
 			prompts[r.Step] = map[string]bool{}
 		}

@@ -103,15 +103,21 @@ func newLab(t *testing.T) lab {
 	f := folders{tmp: t.TempDir(), base: policytest.Encoder(t)}
 	must.Do(t, policy.TinyModel(f.expand("TMP/start"), 1, 32, 1))
 	must.Do(t, policy.TinyChatModel(f.expand("TMP/chat"), 1, 32, 1))
-	var rows strings.Builder
-	rows.WriteString("text,label\n")
-	for i := range 60 {
-		rows.WriteString(strings.Repeat("the ", i%9) + strings.Repeat("of ", i/9) + []string{"cat,animals\n", "law,law\n", "force,physics\n"}[i%3])
-	}
-	f.write(t, "TMP/rows.csv", rows.String())
+	f.labelled(t, "TMP/rows.csv")
 	f.write(t, "TMP/pairs.jsonl", pairsOfLetters(64))
 	f.write(t, "TMP/words.jsonl", strings.NewReplacer(`"chosen": "`, `"chosen": "law the `, `"rejected": "`, `"rejected": "of cat `).Replace(pairsOfLetters(64)))
 	return lab{f}
+}
+
+// labelled writes 60 different texts with labels.
+func (f folders) labelled(t *testing.T, name string) {
+	t.Helper()
+	f.rows(t, name, 61, func(i int) string {
+		if i == 0 {
+			return "text,label"
+		}
+		return strings.Repeat("the ", i%9) + strings.Repeat("of ", i/9) + []string{"cat,animals", "law,law", "force,physics"}[i%3]
+	})
 }
 
 // start starts the program as a process. wait returns its exit code (128 + the signal's number if a signal ended it)

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -18,11 +17,9 @@ import (
 // questions writes n made-up questions without answers.
 func (f folders) questions(t *testing.T, name string, n int) {
 	t.Helper()
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, `{"prompt": "%d: say something! ", "sort": "%d"}`+"\n", i, i%2)
-	}
-	f.write(t, name, b.String())
+	f.rows(t, name, n, func(i int) string {
+		return fmt.Sprintf(`{"prompt": "%d: say something! ", "sort": "%d"}`, i, i%2)
+	})
 }
 
 // promptRun are the options of a one-second run.
@@ -44,16 +41,18 @@ n=$((n + 1))
 done
 `
 
-// TestPromptsLearn trains on questions without answers, with a program that rewards and is killed after each 500 questions.
+// TestPromptsLearn trains with a program that rewards and is killed after each 500 questions. The best policy is that of the named
+// rewards, whatever the reference answers.
 func TestPromptsLearn(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	f.questions(t, "TMP/q.jsonl", 200)
+	f.rows(t, "TMP/q.jsonl", 200, func(i int) string { return fmt.Sprintf(`{"prompt": "%d: say something! ", "answer": "zz"}`, i) })
 	f.write(t, "TMP/judge.sh", shellJudge)
 	f.must(t, "", promptRun("--reward", f.expand("cmd:'sh TMP/judge.sh TMP/begun'"))...)
 	scores := must.Into[struct{ Before, After, Last *rl.AnswerScores }](t, files.LoadJSON, f.expand("TMP/prompts_rl/logs/eval_results.json"))
 	expect.True(t,
 		scores.Before.Reward != nil && scores.After.Reward != nil && *scores.After.Reward >= 0.9 && *scores.Before.Reward <= 0.5,
 		"mean reward before and after: %+v, %+v; want at most 0.5, and at least 0.9", scores.Before, scores.After)
+	expect.True(t, scores.After.Accuracy == 0 && scores.After.Verified(), "%+v", scores.After)
 	for _, row := range must.Get(report.ReadMetrics(f.expand("TMP/prompts_rl/logs/metrics.jsonl")))(t) {
 		failed, _ := row["failed_rewards"].(float64)
 		expect.True(t, failed <= 0, "%v rewards failed in step %v", failed, row["step"])
@@ -62,32 +61,12 @@ func TestPromptsLearn(t *testing.T) {
 	expect.True(t, strings.Count(begun, "begun") >= 3, "the program began %q", begun)
 }
 
-// TestPromptsKeepBestReward selects the best policy by the named rewards, whatever the reference answers.
-func TestPromptsKeepBestReward(t *testing.T) {
-	f := folders{tmp: t.TempDir()}
-	f.write(t, "TMP/q.jsonl", letters(200))
-	f.must(t, "", promptRun("--reward", `expr:'text matches "[aeiou]" ? 1 : 0'`)...)
-	scores := must.Into[struct{ Before, After, Last *rl.AnswerScores }](t, files.LoadJSON, f.expand("TMP/prompts_rl/logs/eval_results.json"))
-	expect.True(t, scores.After.Reward != nil && *scores.After.Reward >= 0.9 && scores.After.Accuracy == 0 && scores.After.Verified(), "%+v", scores.After)
-}
-
-// letters returns n questions whose answer is zz.
-func letters(n int) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, `{"prompt": "%d: say something! ", "answer": "zz"}`+"\n", i)
-	}
-	return b.String()
-}
-
 // TestPromptsOfSeveralTurns trains on demonstrations, then on dialogues with a program.
 func TestPromptsOfSeveralTurns(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	var b strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&b, `{"prompt": "%d? ", "answer": "a", "completion": "b."}`+"\n", i)
-	}
-	f.write(t, "TMP/q.jsonl", b.String())
+	f.rows(t, "TMP/q.jsonl", 40, func(i int) string {
+		return fmt.Sprintf(`{"prompt": "%d? ", "answer": "a", "completion": "b."}`, i)
+	})
 	f.write(t, "TMP/other.sh", `while IFS= read -r line; do
 echo "$line" >> "$1"
 id=${line#*:}; id=${id%%,*}
@@ -115,11 +94,9 @@ func TestPromptsRefuse(t *testing.T) {
 	f.write(t, "TMP/null.jsonl", `{"prompt": "a", "answer": 1}`+"\n"+`{"prompt": "b", "answer": null}`+"\n")
 	f.write(t, "TMP/none.jsonl", `{"question": "a"}`+"\n")
 	f.write(t, "TMP/said.jsonl", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`+"\n")
-	var messages strings.Builder
-	for i := range 10 {
-		fmt.Fprintf(&messages, `{"messages": [{"role": "user", "content": "a%d"}], "answer": "b"}`+"\n", i)
-	}
-	f.write(t, "TMP/messages.jsonl", messages.String())
+	f.rows(t, "TMP/messages.jsonl", 10, func(i int) string {
+		return fmt.Sprintf(`{"messages": [{"role": "user", "content": "a%d"}], "answer": "b"}`, i)
+	})
 	for wrong, want := range map[string]string{
 		"":                                          `--reward: is needed, as expr:'...' or cmd:PROGRAM: TMP/q.jsonl has no column "answer"`,
 		"--reward answer":                           "rewards failed for all 8 samples: reward answer: the row has no answer",
@@ -148,13 +125,10 @@ func examined200(t *testing.T) folders {
 	f.questions(t, "TMP/q.jsonl", 200)
 	f.must(t, "", with(promptRun("--reward", `expr:'text matches "^a" ? 1 : 0'`), "--num-steps", "12")...)
 	must.Do(t, policy.TinyModel(f.expand("TMP/new"), 1, 32, 7))
-	var b, letters strings.Builder
-	for i := range 30 {
-		fmt.Fprintf(&b, `{"prompt": "%d: say something! ", "answer": "%s", "sort": "%d"}`+"\n", i, []string{"aa", "zz"}[i%2], i%2)
-		fmt.Fprintf(&letters, `{"prompt": "%d!", "answer": "a"}`+"\n", i)
-	}
-	f.write(t, "TMP/aa.jsonl", b.String())
-	f.write(t, "TMP/a.jsonl", letters.String())
+	f.rows(t, "TMP/aa.jsonl", 30, func(i int) string {
+		return fmt.Sprintf(`{"prompt": "%d: say something! ", "answer": "%s", "sort": "%d"}`, i, []string{"aa", "zz"}[i%2], i%2)
+	})
+	f.rows(t, "TMP/a.jsonl", 30, func(i int) string { return fmt.Sprintf(`{"prompt": "%d!", "answer": "a"}`, i) })
 	return f
 }
 
@@ -184,12 +158,10 @@ func TestEvalOfALanguageModel(t *testing.T) {
 			expect.True(t, got-want <= 1e-9 && want-got <= 1e-9, "pass@%d is %v, want %v", k, got, want)
 		}
 	}
-	text, err := os.ReadFile(f.expand("TMP/out/rows.jsonl"))
-	expect.True(t, err == nil && strings.Count(string(text), "\n") == 240, "%d rows, %v", strings.Count(string(text), "\n"), err)
-	for line := range strings.Lines(string(text)) {
-		var row sampleRow
-		err := json.Unmarshal([]byte(line), &row)
-		expect.Require(t, err == nil && row.Prompt != "" && row.Truth != "" && row.Correct == (row.Why == "") && row.Row >= 1 && row.Sample >= 1 && row.Sample <= 4, "%s: %v", line, err)
+	rows := lines[sampleRow](t, f.expand("TMP/out/rows.jsonl"))
+	expect.Same(t, 240, len(rows), "rows")
+	for _, row := range rows {
+		expect.Require(t, row.Prompt != "" && row.Truth != "" && row.Correct == (row.Why == "") && row.Row >= 1 && row.Sample >= 1 && row.Sample <= 4, "%+v", row)
 	}
 	expect.True(t, results.Sets[0].Mean.Value != 0 && results.Sets[0].Rows[0].Truth == "aa", "%+v", results.Sets[0].PassScores)
 	expect.Contains(t, out, "pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl: task=prompts problems=30 samples_per_problem=4 temperature=1"))
@@ -213,7 +185,6 @@ func TestEvalOfALanguageModel(t *testing.T) {
 		"--model TMP/new --task sum_digits --dataset TMP/aa.jsonl":                         "--dataset: does not apply to task sum_digits",
 		"--model TMP/new --task prompts --dataset TMP/aa.jsonl --max-new-tokens 9999":      "no problem of 30 leaves room for 9999 new tokens",
 		"--model TMP/new --task sum_digits --output TMP/prompts_rl/logs/eval_results.json": "holds the evaluation of the training run TMP/prompts_rl; choose another file",
-		"--task sum_digits":     "eval --task sum_digits needs --model DIR (a language model or an adapter) or --completions FILE",
 		"--model TMP/new --n 3": "--n: does not apply to task intent",
 	})
 	f.usage(t, "name two folders of models or adapters", strings.Fields("compare TMP/new TMP/prompts_rl --task sum_digits --adapter TMP/x")...)
@@ -261,14 +232,11 @@ done
 `)
 	f.edit(t, "TMP/reward.sh", "ASKED", f.expand("TMP/asked"))
 	const tool = `"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}]`
-	const demo = `{"messages":[{"role":"user","content":"go %d"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"zz"},{"role":"assistant","content":"zz"}],` + tool + "}\n"
-	var demos, questions strings.Builder
-	for i := range 16 {
-		fmt.Fprintf(&demos, demo, i)
-		fmt.Fprintf(&questions, `{"messages":[{"role":"user","content":"go %d"}],"answer":"zz"}`+"\n", i)
-	}
-	f.write(t, "TMP/demos.jsonl", demos.String())
-	f.write(t, "TMP/q.jsonl", questions.String())
+	const demo = `{"messages":[{"role":"user","content":"go %d"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"zz"},{"role":"assistant","content":"zz"}],` + tool + "}"
+	f.rows(t, "TMP/demos.jsonl", 16, func(i int) string { return fmt.Sprintf(demo, i) })
+	f.rows(t, "TMP/q.jsonl", 16, func(i int) string {
+		return fmt.Sprintf(`{"messages":[{"role":"user","content":"go %d"}],"answer":"zz"}`, i)
+	})
 	f.must(t, "", strings.Fields(`train --task chat --dataset TMP/demos.jsonl --model TMP/start --chat-template TMP/template.jinja --tuning full --max-steps 150
 		--batch-size 8 --learning-rate 0.01 --validation-share 0 --output-dir TMP`)...)
 	prompts := func(dir string, more ...string) []string {
@@ -289,8 +257,7 @@ done
 	expect.Contains(t, asked, `"messages":[{"role":"user","content":"go `, `"},{"role":"assistant","content":"","tool_calls":[{"id":"call00000"`,
 		`{"role":"tool","tool_call_id":"call00000","name":"f","content":"zz"}`, `"tools":{"calls":1,"failed":0,"malformed":0}`)
 	answered := false
-	for line := range strings.Lines(must.Read(t, f.expand("TMP/a/prompts_rl/logs/completions.jsonl"))) {
-		r := must.Into[rl.Record](t, json.Unmarshal, []byte(line))
+	for _, r := range lines[rl.Record](t, f.expand("TMP/a/prompts_rl/logs/completions.jsonl")) {
 		if r.Tools != nil && r.Tools.Calls == 1 && len(r.Actions) == 2 {
 			answered = true
 			expect.Contains(t, r.Written, `<tool_call>{"name":"f","arguments":{}}</tool_call>`, "[tool]zz", "[assistant]")
@@ -314,11 +281,9 @@ func TestToolsRefused(t *testing.T) {
 	must.Do(t, policy.TinyChatModel(f.expand("TMP/start"), 1, 32, 7))
 	f.write(t, "TMP/tools.json", `[{"name": "f", "run": "cmd:true"}]`)
 	f.write(t, "TMP/bad.json", `[{"name": "f"}]`)
-	var questions strings.Builder
-	for i := range 8 {
-		fmt.Fprintf(&questions, `{"prompt":"go %d","answer":"zz"}`+"\n", i)
-	}
-	f.write(t, "TMP/q.jsonl", questions.String())
+	f.rows(t, "TMP/q.jsonl", 8, func(i int) string {
+		return fmt.Sprintf(`{"prompt":"go %d","answer":"zz"}`, i)
+	})
 	for more, want := range map[string]string{
 		"--tools TMP/tools.json":              "--tools: the model's chat template does not describe tools",
 		"--tools TMP/tools.json --model tiny": "--tools: tools need a chat template",

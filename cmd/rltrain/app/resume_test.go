@@ -40,9 +40,7 @@ func TestResume(t *testing.T) {
 	}
 	train := func(more ...string) string {
 		t.Helper()
-		code, out, errs := f.rltrain("", append(options[:len(options):len(options)], more...)...)
-		expect.Require(t, code == 0, "%v: exit code %d, %s", more, code, errs)
-		return out
+		return f.says(t, "", append(options[:len(options):len(options)], more...)...)
 	}
 	train("--num-steps", "2", "--logging-steps", "1")
 	train("--num-steps", "2", "--resume", "--logging-steps", "2") // nothing to do; logging may change

@@ -278,20 +278,15 @@ func TestAlarmsOfRuns(t *testing.T) {
 // alarming writes the data and reward programs of TestAlarmsOfRuns.
 func (f folders) alarming(t *testing.T) {
 	t.Helper()
-	var letters, noise strings.Builder
-	for i := range 60 {
-		fmt.Fprintf(&letters, "{\"prompt\":\"Name a letter, question %d: \",\"answer\":%q,\"sort\":%q}\n", i, []string{"a", "zz"}[i%2], []string{"short", "long"}[i%2])
-	}
+	f.rows(t, "TMP/letters.jsonl", 60, func(i int) string {
+		return fmt.Sprintf(`{"prompt":"Name a letter, question %d: ","answer":%q,"sort":%q}`, i, []string{"a", "zz"}[i%2], []string{"short", "long"}[i%2])
+	})
 	const code = "bdfaecfdabcaefdcbeadfcbaedfbcdeafcbdaefc"
-	for i := range 24 {
-		fmt.Fprintf(&noise, "{\"text\":%q}\n", code[i:i+8]+code[(7*i)%30:(7*i)%30+4])
-	}
+	f.rows(t, "TMP/noise.jsonl", 24, func(i int) string { return fmt.Sprintf(`{"text":%q}`, code[i:i+8]+code[(7*i)%30:(7*i)%30+4]) })
 	answering := func(reward string) string {
 		return "n=0\nwhile IFS= read -r line; do\n n=$((n+1)); id=${line#*:}; id=${id%%,*}; r=0\n " + reward + "\ndone\n"
 	}
 	say := `echo "{\"id\":$id,\"reward\":$r}"`
-	f.write(t, "TMP/letters.jsonl", letters.String())
-	f.write(t, "TMP/noise.jsonl", noise.String())
 	f.write(t, "TMP/failing.sh", answering(`if [ $((n % 5)) = 0 ]; then echo "{\"id\":$id,\"error\":\"no\"}"; else r=$((n % 3)); `+say+"; fi"))
 	f.write(t, "TMP/turning.sh", answering(`case $line in *'"text":"a"'*) r=1 ;; esac; [ $n -gt 800 ] && r=$((1 - r)); `+say))
 }

@@ -23,11 +23,10 @@ import (
 // problems writes n problems in GSM8K's format, numbered from first.
 func (f folders) problems(t *testing.T, name string, first, n int) {
 	t.Helper()
-	var text strings.Builder
-	for i := first; i < first+n; i++ {
-		fmt.Fprintf(&text, `{"question": "%d+%d?", "answer": "<<%d+%d=%d>>%d\n#### %d"}`+"\n", i, i, i, i, 2*i, 2*i, 2*i)
-	}
-	f.write(t, name, text.String())
+	f.rows(t, name, n, func(i int) string {
+		i += first
+		return fmt.Sprintf(`{"question": "%d+%d?", "answer": "<<%d+%d=%d>>%d\n#### %d"}`, i, i, i, i, 2*i, 2*i, 2*i)
+	})
 }
 
 // school is a model folder, a judge and problems.
