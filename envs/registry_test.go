@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -194,7 +193,7 @@ func TestLabelledRows(t *testing.T) {
 		for i := range rows {
 			text += fmt.Sprintf("text %d,label %d\n", i, i%labels)
 		}
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
+		must.Write(t, path, text)
 	}
 	for _, test := range []struct {
 		options envs.LabelledRows

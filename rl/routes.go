@@ -13,10 +13,7 @@ type Routes []int16
 
 // MarshalJSON writes the numbers as bytes, the low one first.
 func (r Routes) MarshalJSON() ([]byte, error) {
-	var data []byte
-	for _, n := range r {
-		data = binary.LittleEndian.AppendUint16(data, uint16(n))
-	}
+	data, _ := binary.Append(nil, binary.LittleEndian, []int16(r)) // never fails
 	return json.Marshal(data)
 }
 
@@ -29,11 +26,9 @@ func (r *Routes) UnmarshalJSON(data []byte) error {
 	if len(raw)%2 != 0 {
 		return fmt.Errorf("routes of %d bytes", len(raw))
 	}
-	*r = nil
-	for ; len(raw) > 0; raw = raw[2:] {
-		*r = append(*r, int16(binary.LittleEndian.Uint16(raw)))
-	}
-	return nil
+	*r = make(Routes, len(raw)/2)
+	_, err := binary.Decode(raw, binary.LittleEndian, []int16(*r))
+	return err
 }
 
 // AppendRoutes notes the routes of the last segment, so far unknown ones alone, before the first kept of a completion's tokens are

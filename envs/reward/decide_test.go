@@ -1,23 +1,14 @@
 package reward
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
 )
 
-func writeCosts(t *testing.T, text string) (path string) {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), "costs.json")
-	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-	return path
-}
-
 func TestRewardsOfDecisions(t *testing.T) {
-	cost := "cost:" + writeCosts(t, `{"a": {"b": 3, "abstain": 0.5}, "*": {"c": 2}}`)
+	cost := "cost:" + must.File(t, "costs.json", `{"a": {"b": 3, "abstain": 0.5}, "*": {"c": 2}}`)
 	for _, test := range []struct {
 		spec  string
 		truth int
@@ -44,11 +35,11 @@ func TestRewardsOfDecisions(t *testing.T) {
 }
 
 func TestCostMatrix(t *testing.T) {
-	path := writeCosts(t, `{"a": {"b": 3}, "*": {"abstain": 0.5}}`)
+	path := must.File(t, "costs.json", `{"a": {"b": 3}, "*": {"abstain": 0.5}}`)
 	want := CostMatrix{"a": {"b": 3}, "*": {"abstain": 0.5}}
 	expect.Equal(t, map[string]CostMatrix{"cost:" + path: want}, must.Get(Costs("accuracy,cost:"+path+"=2"))(t))
 	expect.Equal(t, []string{"a", "abstain", "b"}, want.Names())
-	empty, broken := writeCosts(t, "{}"), writeCosts(t, "[1]")
+	empty, broken := must.File(t, "costs.json", "{}"), must.File(t, "costs.json", "[1]")
 	for spec, message := range map[string]string{
 		"cost:" + empty:  empty + ": no costs",
 		"cost:" + broken: broken + ": json",

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -210,10 +209,7 @@ func (*politeJudge) Choose(_ context.Context, prompt envs.Observation, choices [
 
 func TestRubric(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rubric.yaml")
-	write := func(text string) {
-		t.Helper()
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-	}
+	write := func(text string) { must.Write(t, path, text) }
 	write("- question: Is it polite?\n  weight: 3\n- question: Is it short?\n  weight: -1\n- {question: Is it right?}\n")
 	r := parseText(t, "rubric:"+path+"=2", nil, Options{Judge: &politeJudge{}})
 	expect.True(t, r.Judged() != "" && r.JudgeCount() == nil, "the list has a rubric, whose judge does not count")

@@ -31,10 +31,10 @@ type mixture interface{ Experts() int }
 // newUpdater makes the optimiser of the policy's weights.
 func newUpdater(p *passes) (*updater, error) {
 	t := &updater{passes: p}
-	var err error
 	if m, ok := p.policy.(mixture); p.config.RouterCoef > 0 && (!ok || m.Experts() == 0) {
 		return nil, envs.OptionErrorf("router_aux_loss_coef", "is for language models with experts, which this policy is not")
 	}
+	var err error
 	if t.schedule, err = rl.NewSchedule(p.config.Schedule, p.config.Steps, p.config.WarmupRatio, p.config.WarmupSteps, p.config.MinRate); err != nil {
 		return nil, err
 	}
