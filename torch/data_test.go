@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -36,15 +35,10 @@ func TestFill(t *testing.T) {
 		}
 	}
 	for _, dtype := range []torch.DType{torch.F32, torch.BF16, torch.F16} {
-		whole := must.Get(torch.Constant(data, 3, 70))(t)
-		want := must.Get(whole.To(dtype))(t)
-		got := must.Get(torch.Fill(dtype, []int64{3, 70}, parts(1, 99, 0, 110)))(t)
-		shape, err := got.Shape()
-		expect.True(t, err == nil && slices.Equal(shape, []int64{3, 70}), "shape %v, %v", shape, err)
-		gotValues := must.Get(got.Read())(t)
-		wantValues, err := want.Read()
-		expect.True(t, err == nil && slices.Equal(gotValues, wantValues), "%v: parts differ from the whole (%v)", dtype, err)
-		torch.CloseAll(whole, want, got)
+		want := must.Open(must.Open(torch.Constant(data, 3, 70))(t).To(dtype))(t)
+		got := must.Open(torch.Fill(dtype, []int64{3, 70}, parts(1, 99, 0, 110)))(t)
+		expect.Equal(t, []int64{3, 70}, must.Get(got.Shape())(t), "shape")
+		expect.Equal(t, must.Get(want.Read())(t), must.Get(got.Read())(t), dtype)
 	}
 	v, err := torch.Fill(torch.F32, []int64{2, 70}, parts(100, 41))
 	expect.True(t, v == nil && err != nil && strings.Contains(err.Error(), "140 values"), "too many values: %v", err)
@@ -61,15 +55,12 @@ func TestHeldGoesOn(t *testing.T) {
 		y = s.Mul(w.T(), w.T())
 		return nil
 	}))(t)
-	if err := held.Do(func(s *torch.Scope) error {
+	must.Do(t, held.Do(func(s *torch.Scope) error {
 		s.Backward(s.Sum(y))
 		grad, _ := s.Grad(w)
-		got := s.Read(grad)
-		expect.True(t, got[0] == 4 && got[1] == 6, "gradient %v, want [4 6]", got)
+		expect.Equal(t, []float32{4, 6}, s.Read(grad), "gradient")
 		return nil
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 	var failed *torch.Error
 	err := held.Do(func(s *torch.Scope) error { s.Mul(y, s.Floats([]float32{1, 2, 3}, 3)); return nil })
 	expect.True(t, errors.As(err, &failed), "a product that does not fit: %v", err)

@@ -12,8 +12,8 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// TestOptimizersOfOthers compares three steps with torch's Muon and bitsandbytes' 8-bit AdamW, as scripts/fixtures/optimizers.py wrote
-// them, without a break and with the state moved to another optimiser after two steps.
+// TestOptimizersOfOthers compares three steps with torch's AdamW and Muon and bitsandbytes' 8-bit AdamW, as
+// scripts/fixtures/optimizers.py wrote them, without a break and with the state moved to another optimiser after two steps.
 func TestOptimizersOfOthers(t *testing.T) {
 	torchtest.NoLeaks(t)
 	wanted := must.JSON[map[string]struct {
@@ -53,9 +53,10 @@ func TestOptimizersOfOthers(t *testing.T) {
 				must.Get(o.Step([]float64{0.01}, 0))(t)
 			}
 			got := must.Get(p.Read())(t)
+			// A product in bf16 differs by the order of its sums, and a moment halfway between two codes by its rounding.
+			limit := map[byte]float64{'m': 2e-4, 'a': 2e-4, 't': 1e-6}[name[0]]
 			for i, value := range want.Values {
-				// A product in bf16 differs by the order of its sums, and a moment halfway between two codes by its rounding.
-				expect.True(t, math.Abs(float64(got[97*i])-value) < 2e-4, "%s: value %d is %g, want %g", name, 97*i, got[97*i], value)
+				expect.True(t, math.Abs(float64(got[97*i])-value) < limit, "%s: value %d is %g, want %g", name, 97*i, got[97*i], value)
 			}
 		}
 	}
