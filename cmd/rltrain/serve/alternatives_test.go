@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -123,19 +124,14 @@ func TestAlternatives(t *testing.T) {
 func TestChatAlternatives(t *testing.T) {
 	s := start(t, Config{})
 	status, text := s.ask(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"a"}],"max_tokens":5,"temperature":0,"logprobs":true,"top_logprobs":5}`)
+	type alternative struct {
+		Token   string
+		LogProb float32
+		Top     []alternative `json:"top_logprobs"`
+	}
 	var got struct {
 		Choices []struct {
-			Logs struct {
-				Content []struct {
-					LogProb float32
-					Token   string
-					Top     []struct {
-						Token   string
-						LogProb float32
-						Bytes   []int
-					} `json:"top_logprobs"`
-				}
-			} `json:"logprobs"`
+			Logs struct{ Content []alternative } `json:"logprobs"`
 		}
 	}
 	expect.Require(t, json.Unmarshal([]byte(text), &got) == nil && status == http.StatusOK, "status %d, %s", status, text)
@@ -143,15 +139,7 @@ func TestChatAlternatives(t *testing.T) {
 	expect.Require(t, len(content) == 5, "%s", text)
 	for _, token := range content {
 		expect.True(t, len(token.Top) == 5 && token.Top[0].LogProb == token.LogProb && token.Top[0].Token == token.Token, "%+v: the first alternative of a greedy token is the token", token)
-		if !slices.IsSortedFunc(token.Top, func(a, b struct {
-			Token   string
-			LogProb float32
-			Bytes   []int
-		}) int {
-			return int(math.Copysign(1, float64(b.LogProb-a.LogProb)))
-		}) {
-			t.Errorf("%+v is not sorted", token.Top)
-		}
+		expect.True(t, slices.IsSortedFunc(token.Top, func(a, b alternative) int { return cmp.Compare(b.LogProb, a.LogProb) }), "%+v is not sorted", token.Top)
 	}
 }
 

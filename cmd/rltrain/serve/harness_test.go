@@ -95,19 +95,26 @@ func startServer(t testing.TB, c Config, create func(Config) (s *Server, done fu
 	return s
 }
 
-// send posts a body, or sends GET if it is empty.
-func (s *running) send(t testing.TB, ctx context.Context, path, body string) *http.Response {
-	t.Helper()
+// try posts a body, or sends GET if it is empty.
+func (s *running) try(ctx context.Context, path, body string) (*http.Response, error) {
 	method := http.MethodPost
 	if body == "" {
 		method = http.MethodGet
 	}
-	r := must.Get(http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body)))(t)
+	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
 	r.Header.Set("Content-Type", "application/json")
 	if s.key != "" {
 		r.Header.Set("Authorization", "Bearer "+s.key)
 	}
-	return must.Get(s.client.Do(r))(t)
+	return s.client.Do(r)
+}
+
+func (s *running) send(t testing.TB, ctx context.Context, path, body string) *http.Response {
+	t.Helper()
+	return must.Get(s.try(ctx, path, body))(t)
 }
 
 func (s *running) ask(t testing.TB, path, body string) (int, string) {

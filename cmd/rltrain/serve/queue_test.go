@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -92,16 +93,10 @@ func (s *running) hold() (release func()) {
 }
 
 // later sends a request without waiting for the response.
-func (s *running) later(t *testing.T, ctx context.Context, body string) (answered <-chan string) {
+func (s *running) later(ctx context.Context, body string) (answered <-chan string) {
 	all := make(chan string, 1)
 	go func() {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(body))
-		if err != nil {
-			all <- err.Error()
-			return
-		}
-		r.Header.Set("Content-Type", "application/json")
-		answer, err := http.DefaultClient.Do(r)
+		answer, err := s.try(ctx, "/v1/completions", body)
 		if err != nil {
 			all <- err.Error()
 			return
@@ -118,7 +113,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	release := s.hold()
 	defer release()
 	ctx, cut := context.WithCancel(t.Context())
-	gone, stays := s.later(t, ctx, `{"model":"tiny","prompt":[5],"n":128,"max_tokens":2000}`), s.later(t, t.Context(), `{"model":"tiny","prompt":[6]}`)
+	gone, stays := s.later(ctx, `{"model":"tiny","prompt":[5],"n":128,"max_tokens":2000}`), s.later(t.Context(), `{"model":"tiny","prompt":[6]}`)
 	for !s.engine.full() {
 		runtime.Gosched()
 	}
@@ -155,7 +150,7 @@ func TestDeadline(t *testing.T) {
 func TestStopLetsRequestsEnd(t *testing.T) {
 	s := start(t, Config{})
 	release := s.hold()
-	answered := s.later(t, t.Context(), `{"model":"tiny","prompt":[5],"max_tokens":50}`)
+	answered := s.later(t.Context(), `{"model":"tiny","prompt":[5],"max_tokens":50}`)
 	for s.waiting() == 0 {
 		runtime.Gosched()
 	}
@@ -186,7 +181,7 @@ func TestStopGivesUpAfterItsGrace(t *testing.T) {
 		}
 	}})
 	release := s.hold()
-	answered := s.later(t, t.Context(), `{"model":"tiny","prompt":[5],"n":128,"max_tokens":2000}`)
+	answered := s.later(t.Context(), `{"model":"tiny","prompt":[5],"n":128,"max_tokens":2000}`)
 	for s.waiting() == 0 {
 		runtime.Gosched()
 	}
@@ -293,20 +288,10 @@ func againstGenerate(b *testing.B, layers, hidden int) {
 		return tokens
 	}
 	serve := func() int {
-		var clients sync.WaitGroup
-		counts := make([]int, prompts)
-		for i, prompt := range all {
-			clients.Go(func() {
-				body, _ := json.Marshal(map[string]any{"model": "tiny", "prompt": prompt, "max_tokens": fresh, "seed": 1 + i, "logprobs": 0, "return_token_ids": true})
-				counts[i] = s.complete(b, "/v1/completions", string(body)).Usage.Completion
-			})
-		}
-		clients.Wait()
-		sum := 0
-		for _, n := range counts {
-			sum += n
-		}
-		return sum
+		return s.generated(b, prompts, func(i int) string {
+			body, _ := json.Marshal(map[string]any{"model": "tiny", "prompt": all[i], "max_tokens": fresh, "seed": 1 + i, "logprobs": 0, "return_token_ids": true})
+			return string(body)
+		})
 	}
 	// By processor time: a busy machine distorts wall time for both.
 	rate := func(do func() int) float64 {
@@ -321,6 +306,17 @@ func againstGenerate(b *testing.B, layers, hidden int) {
 	b.ReportMetric(generated, "generated_tok/cpu_s")
 	b.ReportMetric(served, "served_tok/cpu_s")
 	b.ReportMetric(served/generated, "served/generated")
+}
+
+// generated is the number of tokens that n clients at once get for their bodies.
+func (s *running) generated(b *testing.B, n int, body func(i int) string) int {
+	var clients sync.WaitGroup
+	var sum atomic.Int64
+	for i := range n {
+		clients.Go(func() { sum.Add(int64(s.complete(b, "/v1/completions", body(i)).Usage.Completion)) })
+	}
+	clients.Wait()
+	return int(sum.Load())
 }
 
 // BenchmarkAdapters generates the same number of completions with the model, with one adapter, and with eight adapters
@@ -340,19 +336,9 @@ func BenchmarkAdapters(b *testing.B) {
 	}
 	perToken := func(names []string) float64 {
 		before := processorTime(b)
-		var all sync.WaitGroup
-		counts := make([]int, clients)
-		for i := range clients {
-			all.Go(func() {
-				body := fmt.Sprintf(`{"model":%q,"prompt":[5,6,7,8],"max_tokens":%d,"seed":%d}`, names[i%len(names)], fresh, i)
-				counts[i] = s.complete(b, "/v1/completions", body).Usage.Completion
-			})
-		}
-		all.Wait()
-		sum := 0
-		for _, n := range counts {
-			sum += n
-		}
+		sum := s.generated(b, clients, func(i int) string {
+			return fmt.Sprintf(`{"model":%q,"prompt":[5,6,7,8],"max_tokens":%d,"seed":%d}`, names[i%len(names)], fresh, i)
+		})
 		return 1e6 * (processorTime(b) - before) / float64(sum)
 	}
 	least := map[string]float64{}

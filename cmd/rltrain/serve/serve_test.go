@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -277,16 +276,10 @@ func FuzzRequests(f *testing.F) {
 	paths := []string{"/v1/completions", "/v1/chat/completions", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
 	f.Fuzz(func(t *testing.T, route int, body []byte) {
 		path := paths[uint(route)%4]
-		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path, bytes.NewReader(body)))(t)
-		r.Header.Set("Content-Type", "application/json")
-		answer, err := http.DefaultClient.Do(r)
-		expect.Require(t, err == nil, "%q: %v", body, err)
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		expect.Require(t, err == nil, "%q: %v", body, err)
+		status, text := s.ask(t, path, string(body)+" ")
 		var got said
-		expect.True(t, answer.StatusCode == http.StatusOK || json.Unmarshal(text, &got) == nil && got.Error != nil && got.Error.Message != "" && got.Error.Code == answer.StatusCode, "%q: status %d, %s", body, answer.StatusCode, text)
-		expect.True(t, answer.StatusCode < 500 || answer.StatusCode == http.StatusGatewayTimeout, "%q: status %d, %s", body, answer.StatusCode, text)
+		expect.True(t, status == http.StatusOK || json.Unmarshal([]byte(text), &got) == nil && got.Error != nil && got.Error.Message != "" && got.Error.Code == status, "%q: status %d, %s", body, status, text)
+		expect.True(t, status < 500 || status == http.StatusGatewayTimeout, "%q: status %d, %s", body, status, text)
 	})
 }
 
