@@ -13,11 +13,9 @@ import (
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl/evaluate"
-	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/policy/policytest"
 	"github.com/rltrain/rltrain/rl/report"
 	"github.com/rltrain/rltrain/rl/run"
-	"github.com/rltrain/rltrain/torch/hub"
 )
 
 // turns is a chat template that ends each turn with a token that is no end of the model, and tells the day.
@@ -33,26 +31,23 @@ func TestTrainOnConversations(t *testing.T) {
 
 	f.refused(t, "--on-bad-row skip … bad.jsonl:34: … bad.jsonl:33: no message is the assistant's",
 		append(train, "TMP/bad.jsonl")...)
-	code, _, stderr := f.rltrain("",
-		append(train, "TMP/bad.jsonl", "--on-bad-row", "skip", "--epochs", "20", "--template-date", "2026-02-03")...)
+	f.says(t, "", append(train, "TMP/bad.jsonl", "--on-bad-row", "skip", "--epochs", "20", "--template-date", "2026-02-03")...)
 	log := must.Read(t, f.expand("TMP/out/chat_supervised/logs/training_log.txt"))
 	expect.Contains(t, log,
 		"2 rows skipped", "Trained tokens: 128 of 1248 in 32 examples; the assistant's messages only (TRL: all messages",
 		`warning: "<unk>" (2) is no end of a text in the model's files`,
 	)
-	expect.Require(t, code == 0, "%v", stderr)
 	f.write(t, "TMP/ask.jsonl", `{"messages":[{"role":"system","content":"be"},{"role":"user","content":"hi"}]}`)
 	f.write(t, "TMP/parts.jsonl", `{"prompt":[{"role":"system","content":"be"},{"role":"user","content":[{"type":"text","text":"hi"}]}]}`)
 	for _, ask := range []string{"TMP/ask.jsonl", "TMP/parts.jsonl"} {
-		code, stdout, stderr := f.rltrain("", "generate", "--model", "TMP/out/chat_supervised", "--template-date", "2026-02-03", "--temperature", "0", "--max-new-tokens", "20", "--input", ask)
-		var row outputRow
-		expect.True(t, code == 0 && json.Unmarshal([]byte(stdout), &row) == nil && row.Completion == "yo" && row.FinishReason == "stop", "%s: %d, %s%s", ask, code, stdout, stderr)
+		stdout := f.says(t, "", "generate", "--model", "TMP/out/chat_supervised", "--template-date", "2026-02-03", "--temperature", "0", "--max-new-tokens", "20", "--input", ask)
+		row := must.Into[outputRow](t, json.Unmarshal, []byte(stdout))
+		expect.True(t, row.Completion == "yo" && row.FinishReason == "stop", "%s: %s", ask, stdout)
 	}
-	var generation struct {
+	generation := must.JSON[struct {
 		EOS []int `json:"eos_token_id"`
-	}
-	data, err := os.ReadFile(f.expand("TMP/out/chat_supervised/generation_config.json"))
-	expect.True(t, err == nil && json.Unmarshal(data, &generation) == nil && len(generation.EOS) == 2 && generation.EOS[1] == 2, "%s, %v", data, err)
+	}](t, f.expand("TMP/out/chat_supervised/generation_config.json"))
+	expect.True(t, len(generation.EOS) == 2 && generation.EOS[1] == 2, "%+v", generation)
 }
 
 // A resumed run renders conversations as on the day that it began, and goes on for longer.
@@ -61,29 +56,23 @@ func TestResumedConversations(t *testing.T) {
 	f.write(t, "MODEL/chat_template.jinja", turns+`{% if strftime_now('%Y') == '1999' %}{{ raise_exception('it is 1999') }}{% endif %}`)
 	f.write(t, "TMP/rows.jsonl", strings.Repeat(`{"prompt":[{"role":"user","content":"q"}],"chosen":[{"role":"assistant","content":"good"}],"rejected":[{"role":"assistant","content":"bad"}]}`+"\n", 8))
 	for stage, options := range map[string]string{"preference_rl": "--algorithm dpo", "preference_reward": "--mode reward_model"} {
-		train := func(more string) (int, string) {
-			code, _, stderr := f.rltrain("", strings.Fields("--task preference --model MODEL --threads 1 --validation-share 0 --output-dir TMP/"+stage+" --dataset TMP/rows.jsonl "+options+" --epochs "+more)...)
-			return code, stderr
+		train := func(more string) []string {
+			return strings.Fields("--task preference --model MODEL --threads 1 --validation-share 0 --output-dir TMP/" + stage + " --dataset TMP/rows.jsonl " + options + " --epochs " + more)
 		}
-		if code, stderr := train("1"); code != 0 {
-			t.Fatal(stderr)
-		}
+		f.says(t, "", train("1")...)
 		folder := filepath.Join(f.expand("TMP/"+stage), stage)
 		began := func(day string) {
 			record, err := run.ReadRun(folder)
 			expect.Require(t, err == nil && record.TemplateDate != "", "%s: date %q, %v", stage, record.TemplateDate, err)
-			path := filepath.Join(folder, "run.json")
-			must.Do(t, os.WriteFile(path, []byte(strings.Replace(must.Read(t, path), record.TemplateDate, day, 1)), 0o644))
+			f.edit(t, filepath.Join(folder, "run.json"), record.TemplateDate, day)
 		}
 		began("2020-01-02")
-		code, stderr := train("2 --resume")
+		f.says(t, "", train("2 --resume")...)
 		log := must.Read(t, filepath.Join(folder, "logs", "training_log.txt"))
 		record, err := run.ReadRun(folder)
-		expect.True(t, code == 0 && err == nil && record.TemplateDate == "2020-01-02" && strings.Contains(log, "2/2"),
-			"%s: %d, date %q, %v\n%s%s", stage, code, record.TemplateDate, err, log, stderr)
+		expect.True(t, err == nil && record.TemplateDate == "2020-01-02" && strings.Contains(log, "2/2"), "%s: date %q, %v\n%s", stage, record.TemplateDate, err, log)
 		began("1999-01-02")
-		code, stderr = train("3 --resume")
-		expect.True(t, code != 0 && strings.Contains(stderr, "it is 1999"), "%s: %d, %s", stage, code, stderr)
+		f.refused(t, "it is 1999", train("3 --resume")...)
 	}
 }
 
@@ -109,8 +98,8 @@ func TestErrorsOfData(t *testing.T) {
 		code, _, stderr := f.rltrain("", strings.Fields(args+" --threads 1")...)
 		expect.True(t, code != 0, "%s: exit code 0", args)
 		for _, part := range want {
-			expect.True(t, strings.Count(stderr, part) == 1 || strings.HasPrefix(part, "--"), "%s: %q is %d times in %s", args, part, strings.Count(stderr, part), stderr)
-			expect.True(t, strings.Contains(stderr, part), "%s: no %q in %s", args, part, stderr)
+			n := strings.Count(stderr, part)
+			expect.True(t, n == 1 || n > 1 && strings.HasPrefix(part, "--"), "%s: %q is %d times in %s", args, part, n, stderr)
 		}
 	}
 }
@@ -197,8 +186,8 @@ func TestPreferencesEndToEnd(t *testing.T) {
 		evaluate + "TMP/preference_rl --n 3":                           "--n: does not apply to task preference",
 		"eval --task preference --model TMP/preference_rl":             "needs --model DIR and --dataset FILE",
 	})
-	code, stdout, stderr := f.rltrain("", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...)
-	expect.True(t, code == 0 && stdout != "", "exit code %d, %q, %q", code, stdout, stderr)
+	stdout := f.says(t, "", strings.Fields("generate --model TMP/preference_rl --input TMP/preference_rl/logs/try.jsonl --max-new-tokens 2")...)
+	expect.True(t, stdout != "", "nothing was generated")
 }
 
 // TestMovingReferenceOfPairs: a reference that is the policy itself leaves every pair at log 2.
@@ -224,25 +213,20 @@ func TestNothingGained(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
 	f.write(t, "TMP/p.jsonl", pairsOfLetters(40))
 	f.must(t, "", strings.Fields("train --task preference --algorithm dpo --epochs 1 --learning-rate 1e-12 --tuning lora"+tinyPreference)...)
-	logged := must.Read(t, f.expand("TMP/preference_rl/logs/training_log.txt"))
 	last := f.expand("TMP/preference_rl/checkpoints/checkpoint-4")
 	code, _, stderr := f.rltrain("", "generate", "--model", "TMP/preference_rl", "--input", "TMP/preference_rl/logs/try.jsonl")
-	for _, want := range []string{"its run ended: Training did not improve on the start on 10 held-out rows", "no adapter was saved", last} {
-		expect.True(t, code == 1 && strings.Contains(stderr, want), "exit code %d, %q; want …%s…; the log:\n%s", code, stderr, want, logged)
-	}
-	if code, stdout, stderr := f.rltrain("", "generate", "--model", last, "--input", "TMP/preference_rl/logs/try.jsonl", "--max-new-tokens", "2"); code != 0 || stdout == "" {
-		t.Errorf("exit code %d, %q", code, stderr)
-	}
+	expect.Same(t, 1, code, "exit code")
+	expect.Contains(t, stderr, "its run ended: Training did not improve on the start on 10 held-out rows", "no adapter was saved", last)
+	f.says(t, "", "generate", "--model", last, "--input", "TMP/preference_rl/logs/try.jsonl", "--max-new-tokens", "2")
 }
 
 // reports writes a run's report, which must show the figures.
 func (f folders) reports(t *testing.T, dir string, figures ...float64) {
 	t.Helper()
 	f.must(t, "", "report", dir)
-	page := must.Get(os.ReadFile(f.expand(dir + "/report.html")))(t)
+	page := must.Read(t, f.expand(dir+"/report.html"))
 	for _, v := range figures {
-		want := fmt.Sprintf("%.4f", v)
-		expect.True(t, strings.Contains(string(page), want), "the report of %s has no %s", dir, want)
+		expect.Contains(t, page, fmt.Sprintf("%.4f", v))
 	}
 }
 
@@ -260,19 +244,15 @@ func TestRewardModelEndToEnd(t *testing.T) {
 	}](t, files.LoadJSON, f.expand("TMP/preference_reward/logs/eval_results.json"))
 	expect.True(t, v.Best.Accuracy >= 0.95 && v.Best.N == 18 && v.Rule.Accuracy.Value == 0.5, "%s, %s", v.Best, v.Rule)
 	f.reports(t, "TMP/preference_reward", v.Before.Loss, v.Best.Loss, v.Best.Accuracy, v.Best.Interval[0], v.Best.Margin.Value, v.Best.MeanReward)
-	m := must.Get(policy.LoadRewardModel(t.Context(), &hub.Client{}, f.expand("TMP/preference_reward")))(t)
-	m.Close()
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/preference_reward --dataset TMP/p.jsonl --output TMP/e.json --output-rows TMP/rows.jsonl")...)
 	rows := lines[pairRow](t, f.expand("TMP/rows.jsonl"))
 	expect.True(t, len(rows) == 60 && strings.Contains(*rows[0].Chosen, "law") && strings.Contains(*rows[0].Rejected, "wave") && rows[0].LogPChosen == nil && rows[0].Margin == *rows[0].RewardChosen-*rows[0].RewardRejected, "%+v", rows)
 	f.must(t, "", "merge", "--model", "TMP/preference_reward", "--output-dir", "TMP/merged")
 	f.must(t, "", strings.Fields("eval --task preference --threads 1 --model TMP/merged --dataset TMP/p.jsonl --output TMP/m.json")...)
-	var merged rewardResults
-	err := files.LoadJSON(f.expand("TMP/m.json"), &merged)
-	expect.True(t, err == nil && merged.Accuracy >= 0.95, "merged: %+v, %v", merged, err)
-	var all rewardResults
-	err = files.LoadJSON(f.expand("TMP/e.json"), &all)
-	expect.True(t, err == nil && all.N == 60 && all.Accuracy >= 0.95, "%+v, %v", all, err)
+	for _, name := range []string{"TMP/m.json", "TMP/e.json"} {
+		all := must.JSON[rewardResults](t, f.expand(name))
+		expect.True(t, all.N == 60 && all.Accuracy >= 0.95, "%s: %+v", name, all)
+	}
 	f.questions(t, "TMP/q.jsonl", 20)
 	f.must(t, "", strings.Fields(`train --task prompts --dataset TMP/q.jsonl --model tiny --tiny-layers 1 --tiny-hidden 32 --max-new-tokens 2 --output-dir TMP
 		--eval-samples 4 --fresh-samples 0 --num-steps 2 --eval-every 2 --prompts-per-step 2 --samples-per-prompt 4 --threads 1 --algorithm dpo --beta 0.3 --reward model:TMP/preference_reward,expr:'length'`)...)
@@ -285,7 +265,6 @@ func TestPreferencesThatTeachNothing(t *testing.T) {
 		{"equal", `{"prompt": "a", "chosen": "b", "rejected": "b"}`, dpo, "p.jsonl:1: 0 have no token of a response within 1024 tokens (raise max_length), 1 have the same response twice"},
 		{"too long", `{"prompt": "a long prompt", "chosen": "b", "rejected": "c"}`, dpo + " --max-length 5", "1 have no token of a response within 5 tokens"},
 		{"one class", `{"prompt": "a", "completion": "b", "label": true}`, dpo + " --loss-type kto", "1 of 1 responses are good; the loss needs good and bad ones"},
-		{"unpaired", `{"prompt": "a", "completion": "b", "label": true}`, dpo, "not a data set with preference"},
 		{"other prompts", `{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}`, dpo, "start with different messages"},
 		{"margin", `{"prompt": "a", "chosen": "law", "rejected": "cat", "margin": "much"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", `p.jsonl:1: column "margin": much is not a number`},
 		{"long for an encoder", `{"prompt": "the cat is a dog the cat is a dog", "chosen": "law", "rejected": "cat"}`, "train --mode reward_model --dataset TMP/p.jsonl --model BASE --output-dir TMP", "1 are longer than 12 tokens"},

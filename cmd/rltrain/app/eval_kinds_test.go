@@ -1,12 +1,8 @@
 package app
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +12,6 @@ import (
 	"github.com/rltrain/rltrain/cmd/rltrain/shared"
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/envs/answer"
-	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
 	"github.com/rltrain/rltrain/internal/must"
@@ -91,7 +86,6 @@ func TestEvalAnswers(t *testing.T) {
 func TestEvalAnswersRefuses(t *testing.T) {
 	f := folders{model: "models/x", tmp: t.TempDir()}
 	f.write(t, "TMP/a.jsonl", schoolAnswers)
-	f.write(t, "TMP/none.jsonl", "")
 	f.write(t, "TMP/none.csv", "answer,completion\n")
 	f.write(t, "TMP/d.jsonl", `{"answer": 1.5, "completion": "1"}`+"\n")
 	f.write(t, "TMP/e.jsonl", `{"answer": 1, "completion": 1}`+"\n")
@@ -103,7 +97,6 @@ func TestEvalAnswersRefuses(t *testing.T) {
 	}{
 		{"--task gsm8k", 2, "eval --task gsm8k needs --model DIR (a language model or an adapter) or --completions FILE"},
 		{"--task chat", 2, "eval --task chat needs --model DIR and --dataset FILE"},
-		{"--task talk", 2, `--task: "talk" is none of intent, a_letter, agent, chat, code, decisions, env, gsm8k, math, preference, prompts, reverse_digits, sum_digits, text`},
 		{"--completions TMP/a.jsonl", 2, "--completions: choose a --task with answers: gsm8k, math, prompts, reverse_digits, sum_digits"},
 		{"--task math --model MODEL --completions TMP/a.jsonl", 2, "--model: does not apply with --completions FILE"},
 		{"--task math --threads 2 --completions TMP/a.jsonl", 2, "--threads: does not apply with --completions FILE"},
@@ -114,7 +107,6 @@ func TestEvalAnswersRefuses(t *testing.T) {
 		{"--model MODEL --completion-field x", 2, "--completion-field: needs --completions FILE"},
 		{"--task gsm8k --completions TMP/no.jsonl", 1, "reading data set: open TMP/no.jsonl: no such file or directory"},
 		{"--task gsm8k --completions TMP/a.jsonl --completion-field out", 1, `5 rows cannot be used; fix them, or drop them with --on-bad-row skip: TMP/a.jsonl:1 and 4 more: field "out" is missing or not text`},
-		{"--task gsm8k --completions TMP/none.jsonl", 1, "TMP/none.jsonl: the file is empty; want one JSON object per line"},
 		{"--task sum_digits --completions TMP/none.csv", 1, "TMP/none.csv: no rows"},
 		{"--task sum_digits --completions TMP/d.jsonl", 1, `TMP/d.jsonl:1: field "answer": "1.5" is not an integer`},
 		{"--task sum_digits --completions TMP/e.jsonl", 1, `TMP/e.jsonl:1: field "completion" is missing or not text`},
@@ -139,12 +131,8 @@ func TestEvalChat(t *testing.T) {
 	expect.True(t, strings.Contains(logged, want), "the log lacks %q:\n%s", want, logged)
 	expect.True(t, v.N == 6 && v.Loss.Interval[0] <= v.Loss.Value && v.Loss.Interval[1] >= v.Loss.Value, "%+v", v)
 	loss, tokens := 0.0, 0
-	for r, err := range dataset.Records(f.expand("TMP/texts.jsonl")) {
-		must.Do(t, err)
-		line, err := json.Marshal(r.Fields)
-		var row textRow
-		err = errors.Join(err, json.Unmarshal(line, &row))
-		expect.Require(t, err == nil && strings.Contains(row.Text, "+1="), "%s, %v", line, err)
+	for _, row := range lines[textRow](t, f.expand("TMP/texts.jsonl")) {
+		expect.Require(t, strings.Contains(row.Text, "+1="), "%+v", row)
 		loss, tokens = loss+row.Loss*float64(row.Tokens), tokens+row.Tokens
 	}
 	expect.True(t, tokens == v.Tokens && math.Abs(loss/float64(tokens)-v.Loss.Value) <= 1e-9, "the rows have %d tokens with loss %v, the whole %+v", tokens, loss/float64(tokens), v)
@@ -157,45 +145,33 @@ func TestEvalChat(t *testing.T) {
 
 // TestEvalPrograms grades the programs in a file.
 func TestEvalPrograms(t *testing.T) {
-	dir := t.TempDir()
-	save := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
-		return path
-	}
-	problems := save("p.jsonl", `{"task_id":"a","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"},{"call":"f(0)","expect":"0"}]}`+"\n"+
+	f := folders{tmp: t.TempDir()}
+	problems := must.File(t, "p.jsonl", `{"task_id":"a","prompt":"Double.","tests":[{"call":"f(2)","expect":"4"},{"call":"f(0)","expect":"0"}]}`+"\n"+
 		`{"task_id":"b","prompt":"Half.","tests":"assert f(2) == 1"}`)
-	rows := save("c.jsonl", `{"task_id":"a","completion":"def f(x): return 2*x"}`+"\n"+`{"task_id":"a","completion":"def f(x): return 4"}`+"\n"+`{"task_id":"b","completion":""}`)
-	run := func(args ...string) (int, string, string) {
-		var out, errors strings.Builder
-		code := Run(t.Context(), append([]string{"rltrain", "eval", "--task", "code"}, args...), nil, strings.NewReader(""), &out, &errors)
-		return code, out.String(), errors.String()
-	}
-	output, verdicts := filepath.Join(dir, "out.json"), filepath.Join(dir, "rows.jsonl")
-	code, printed, complaint := run("--language", "python", "--dataset", problems, "--completions", rows, "--output", output, "--output-rows", verdicts)
+	rows := must.File(t, "c.jsonl", `{"task_id":"a","completion":"def f(x): return 2*x"}`+"\n"+`{"task_id":"a","completion":"def f(x): return 4"}`+"\n"+`{"task_id":"b","completion":""}`)
+	eval := []string{"eval", "--task", "code", "--output", "TMP/out.json"}
+	code, printed, complaint := f.rltrain("", append(eval, "--language", "python", "--dataset", problems, "--completions", rows, "--output-rows", "TMP/rows.jsonl")...)
 	if strings.Contains(complaint, "no interpreter") || strings.Contains(complaint, "no sandbox") {
 		t.Skip(complaint)
 	}
 	expect.Require(t, code == 0 && strings.Contains(printed, "1 of 3 programs pass (2 of 2 problems)"), "exit code %d: %s%s", code, printed, complaint)
-	got := must.JSON[programResults](t, output)
+	got := must.JSON[programResults](t, f.expand("TMP/out.json"))
 	want := map[string]int{"pass": 1, "wrong": 1, "empty": 1}
 	diff := cmp.Diff(want, got.Classes)
 	expect.True(t, diff == "" && got.N == 3 && got.Passed == 1 && got.Pass1 == .25 && got.TestRate == .5 && got.Excluded == 0 && len(got.PassAt) == 1, "%+v %s", got, diff)
-	if text, err := os.ReadFile(verdicts); err != nil || strings.Count(string(text), "\n") != 3 || !strings.Contains(string(text), `"class":"wrong","passed":1,"total":2`) ||
-		!strings.Contains(string(text), `"prompt":"Double.","completion":"def f(x): return 4"`) {
-		t.Errorf("rows %s, %v", text, err)
-	}
+	text := must.Read(t, f.expand("TMP/rows.jsonl"))
+	expect.Same(t, 3, strings.Count(text, "\n"), "rows")
+	expect.Contains(t, text, `"class":"wrong","passed":1,"total":2`, `"prompt":"Double.","completion":"def f(x): return 4"`)
 	expect.True(t, strings.Contains(printed, "at least 30 problems"), "nothing is said of 2 problems: %s", printed)
 	for want, args := range map[string][]string{
-		`task_id "c" is not in the data set`:             {"--dataset", problems, "--completions", save("x.jsonl", `{"task_id":"c","completion":""}`)},
-		"the tests use g, np, which they do not define":  {"--dataset", save("z.jsonl", `{"task_id":"a","prompt":"x","tests":"assert np.all(g(1))"}`), "--completions", save("w.jsonl", `{"task_id":"a","completion":""}`)},
-		`field "completion" is missing`:                  {"--dataset", problems, "--completions", save("y.jsonl", `{"task_id":"a"}`)},
+		`task_id "c" is not in the data set`:             {"--dataset", problems, "--completions", must.File(t, "x.jsonl", `{"task_id":"c","completion":""}`)},
+		"the tests use g, np, which they do not define":  {"--dataset", must.File(t, "z.jsonl", `{"task_id":"a","prompt":"x","tests":"assert np.all(g(1))"}`), "--completions", must.File(t, "w.jsonl", `{"task_id":"a","completion":""}`)},
+		`field "completion" is missing`:                  {"--dataset", problems, "--completions", must.File(t, "y.jsonl", `{"task_id":"a"}`)},
 		"--dataset: is needed":                           {"--completions", rows},
 		"--n: does not apply with --completions":         {"--dataset", problems, "--completions", rows, "--n", "3"},
 		`--language: "cobol" is not one of python, node`: {"--dataset", problems, "--completions", rows, "--language", "cobol"},
 	} {
-		code, _, complaint := run(append(args, "--output", output)...)
-		expect.True(t, code != 0 && strings.Contains(complaint, want), "%v: exit code %d, %q, want %q", args, code, complaint, want)
+		f.refused(t, want, append(eval, args...)...)
 	}
 }
 
@@ -236,12 +212,8 @@ func TestAnswer(t *testing.T) {
 		got := f.must(t, "", append([]string{"answer"}, test.args...)...)
 		expect.True(t, got == test.want, "%q:\n%s", test.args, cmp.Diff(test.want, got))
 	}
-	for _, test := range []struct{ args, want string }{
-		{"1", "answer needs 2 arguments, GOLD ANSWER, not 1"},
-		{"--answer-match fuzzy 1 2", `--answer-match: unknown answer match "fuzzy"; choose numeric, exact, units or math`},
-	} {
-		f.fails(t, shared.ExitUsage, test.want, strings.Fields("answer "+test.args)...)
-	}
+	f.fails(t, shared.ExitUsage, "answer needs 2 arguments, GOLD ANSWER, not 1", "answer", "1")
+	f.fails(t, shared.ExitUsage, `--answer-match: unknown answer match "fuzzy"; choose numeric, exact, units or math`, "answer", "--answer-match", "fuzzy", "1", "2")
 }
 
 func TestAnswerRows(t *testing.T) {

@@ -137,27 +137,17 @@ func TestChatTrainingLeavesAFolderToGenerateWith(t *testing.T) {
 	f.rows(t, "TMP/rows.jsonl", 40, func(i int) string {
 		return fmt.Sprintf(`{"prompt":"%d:","completion":"%d"}`, i%10, i%10)
 	})
-	train := func(output string, args ...string) (int, string) {
-		code, _, stderr := f.rltrain("", append([]string{"--task", "chat", "--dataset", "TMP/rows.jsonl", "--output-dir", output,
-			"--epochs", "2", "--batch-size", "4"}, args...)...)
-		return code, stderr
-	}
-	if code, stderr := train("TMP/out", "--tiny-layers", "1", "--tiny-hidden", "32", "--tuning", "lora"); code != 0 {
-		t.Fatalf("exit code %d, %q", code, stderr)
-	}
-	code, out, _ := f.rltrain("3:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "3")
-	expect.True(t, code == 0 && out != "", "generating: exit code %d, %q", code, out)
-	if code, stderr := train("TMP/more", "--pretrained-model", "TMP/out/chat_supervised"); code != 0 {
-		t.Errorf("going on: exit code %d, %q", code, stderr)
-	}
+	const train = "--task chat --dataset TMP/rows.jsonl --epochs 2 --batch-size 4 --output-dir "
+	f.says(t, "", strings.Fields(train+"TMP/out --tiny-layers 1 --tiny-hidden 32 --tuning lora")...)
+	out := f.says(t, "3:", "generate", "--model", "TMP/out/chat_supervised", "--max-new-tokens", "3")
+	expect.True(t, out != "", "nothing was generated")
+	f.says(t, "", strings.Fields(train+"TMP/more --pretrained-model TMP/out/chat_supervised")...)
 	logged := must.Read(t, f.expand("TMP/more/chat_supervised/logs/training_log.txt"))
 	expect.True(t, strings.HasPrefix(logged, "chat: supervised fine-tuning with LoRA\n"),
 		"the log of a continued adapter begins %.80q", logged)
-	if code, stderr := train("TMP/all", "--tiny-layers", "1", "--tiny-hidden", "32", "--validation-share", "0"); code != 0 || !strings.Contains(must.Read(t, f.expand("TMP/all/chat_supervised/logs/training_log.txt")), "(train 40, validation 0)") {
-		t.Errorf("no rows for validation: exit code %d, %q", code, stderr)
-	}
-	code, stderr := train("TMP/out", "--pretrained-model", "TMP/out/chat_supervised")
-	expect.True(t, code != 0 && strings.Contains(stderr, "is the folder that this run writes"), "going on in place: exit code %d, %q", code, stderr)
+	f.says(t, "", strings.Fields(train+"TMP/all --tiny-layers 1 --tiny-hidden 32 --validation-share 0")...)
+	expect.Contains(t, must.Read(t, f.expand("TMP/all/chat_supervised/logs/training_log.txt")), "(train 40, validation 0)")
+	f.refused(t, "is the folder that this run writes", strings.Fields(train+"TMP/out --pretrained-model TMP/out/chat_supervised")...)
 }
 
 // TestGenerateResumes stops a command after some rows. Resuming keeps them, and the file ends
@@ -190,22 +180,10 @@ func TestGenerateResumes(t *testing.T) {
 	if want := "prompts; run the same command with --resume to continue\n"; code != 143 || !strings.HasSuffix(stderr.String(), want) || !strings.Contains(stderr.String(), part) {
 		t.Fatalf("exit code %d, %q, want an end of %q", code, stderr.String(), want)
 	}
-	_, err := os.Stat(f.expand("TMP/out.jsonl"))
-	expect.True(t, err != nil, "the output has its final name before it is complete")
-	half := must.Get(os.OpenFile(part, os.O_APPEND|os.O_WRONLY, 0))(t)
-	if _, err := half.WriteString("{}\n{\"id\": 7, \"prom"); err != nil { // as after a kill
-		t.Fatal(err)
-	}
-	half.Close()
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{args("TMP/out.jsonl"), "pass --resume to continue, or remove it"},
-		{args("TMP/out.jsonl", "--resume", "--seed", "7"), "has a different input or options"},
-	} {
-		f.usage(t, c.want, c.args...)
-	}
+	expect.Fails(os.Stat(f.expand("TMP/out.jsonl")))(t, "the output has its final name before it is complete")
+	f.write(t, part, must.Read(t, part)+"{}\n{\"id\": 7, \"prom") // as after a kill
+	f.usage(t, "pass --resume to continue, or remove it", args("TMP/out.jsonl")...)
+	f.usage(t, "has a different input or options", args("TMP/out.jsonl", "--resume", "--seed", "7")...)
 	f.says(t, "", args("TMP/out.jsonl", "--resume")...)
 	expect.True(t, must.Read(t, f.expand("TMP/whole.jsonl")) == must.Read(t, f.expand("TMP/out.jsonl")), "the rows differ from those of a command that was never stopped")
 	left, err := filepath.Glob(f.expand("TMP/*.partial*"))
@@ -261,9 +239,8 @@ func ggufModel(t *testing.T) folders {
 	torchtest.NoLeaks(t)
 	tmp := t.TempDir()
 	t.Setenv("RLTRAIN_CACHE", filepath.Join(tmp, "cache"))
-	data := must.Get(os.ReadFile(filepath.Join("..", "..", "..", "torch", "transformers", "testdata", "gguf", "llama-Q4_1.gguf")))(t)
 	model := filepath.Join(tmp, "tiny.gguf")
-	must.Do(t, os.WriteFile(model, data, 0o644))
+	must.Write(t, model, must.Read(t, filepath.Join("..", "..", "..", "torch", "transformers", "testdata", "gguf", "llama-Q4_1.gguf")))
 	return folders{model: model, tmp: tmp}
 }
 
@@ -366,10 +343,8 @@ func TestOnInterrupt(t *testing.T) {
 // TestChosenGGUF of a folder with several, in every command that takes a language model.
 func TestChosenGGUF(t *testing.T) {
 	f := ggufModel(t)
-	data := must.Get(os.ReadFile(f.model))(t)
-	must.Do(t, os.Mkdir(f.expand("TMP/many"), 0o755))
-	f.write(t, "TMP/many/a.gguf", string(data))
-	f.write(t, "TMP/many/b.gguf", string(data))
+	f.write(t, "TMP/many/a.gguf", must.Read(t, f.model))
+	f.write(t, "TMP/many/b.gguf", must.Read(t, f.model))
 	f.write(t, "TMP/rows.jsonl", `{"prompt":"hi","completion":"yes"}`+"\n")
 	for _, command := range []string{
 		"generate --model TMP/many", "chat --model TMP/many", "export --model TMP/many --output TMP/out.gguf", "doctor --model TMP/many",

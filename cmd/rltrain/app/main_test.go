@@ -108,7 +108,7 @@ func (f folders) must(t *testing.T, stdin string, args ...string) (stdout string
 
 func (f folders) write(t *testing.T, name, text string) {
 	t.Helper()
-	must.Do(t, os.WriteFile(f.expand(name), []byte(text), 0o644))
+	must.Write(t, f.expand(name), text)
 }
 
 // rows writes n rows, one a line.
@@ -162,7 +162,6 @@ func TestUsageErrors(t *testing.T) {
 	f := newFolders(t, transformers.PoolMean)
 	f.write(t, "TMP/plain.csv", "text,label\na cat,animals\n")
 	for _, test := range []struct{ args, want string }{
-		{"evil", "unknown command evil; did you mean eval?"},
 		{"eval", "eval needs --model: the folder of a classifier, or a Hugging Face id"},
 		{"compare --task chat MODEL MODEL", `--task: "chat" is none of intent, text, a_letter, agent, code, env, gsm8k, math, prompts, reverse_digits, sum_digits, preference`},
 		{"eval --model MODEL --split dev", `--split: "dev" is not one of test, val, train, all`},
@@ -286,6 +285,7 @@ func TestCompletionOfValues(t *testing.T) {
 }
 
 func TestSandboxCommand(t *testing.T) {
+	var f folders
 	if tiers := sandbox.Tiers(); len(tiers) == 0 || tiers[0] == sandbox.Unsafe {
 		t.Skip("no sandbox works here")
 	}
@@ -298,29 +298,18 @@ func TestSandboxCommand(t *testing.T) {
 		{"while True: pass", "--timeout 0.3", sandbox.Timeout, ""},
 		{"raise SystemExit(3)", "", sandbox.Failed, ""},
 	} {
-		var out, errors strings.Builder
-		args := append([]string{"rltrain", "sandbox"}, strings.Fields(test.options)...)
-		if code := Run(t.Context(), args, nil, strings.NewReader(test.program), &out, &errors); code != 0 {
-			if strings.Contains(errors.String(), "no interpreter") {
-				t.Skip(errors.String())
-			}
-			t.Fatalf("%s: exit code %d: %s", test.program, code, errors.String())
+		code, out, complaint := f.rltrain(test.program, append([]string{"sandbox"}, strings.Fields(test.options)...)...)
+		if strings.Contains(complaint, "no interpreter") {
+			t.Skip(complaint)
 		}
-		var o sandbox.Outcome
-		err := json.Unmarshal([]byte(out.String()), &o)
-		expect.Require(t, err == nil && strings.Count(out.String(), "\n") == 1, "%s: %q, %v", test.program, out.String(), err)
-		expect.True(t, o.Status == test.want && o.Stdout == test.out && o.Tier == sandbox.Tiers()[0], "%s: %+v", test.program, o)
+		o := must.Into[sandbox.Outcome](t, json.Unmarshal, []byte(out))
+		expect.True(t, code == 0 && strings.Count(out, "\n") == 1 && o.Status == test.want && o.Stdout == test.out && o.Tier == sandbox.Tiers()[0], "%s: %+v", test.program, o)
 	}
-	for options, want := range map[string]string{
+	f.refusals(t, "sandbox ", map[string]string{
 		"--timeout 0": "--timeout: 0 is out of range", "--memory-mb 1": "--memory-mb: 1", "--language cobol": `unknown language "cobol"`,
 		"--tier unsafe": "pass --unsafe-exec", "--tier moon": `unknown tier "moon"`, "--interpreter /nowhere": "no interpreter for python",
 		"--stdin /nowhere": "--stdin: open /nowhere", "more": "",
-	} {
-		var out, errors strings.Builder
-		args := append([]string{"rltrain", "sandbox"}, strings.Fields(options)...)
-		code := Run(t.Context(), args, nil, strings.NewReader(""), &out, &errors)
-		expect.True(t, code != 0 && strings.Contains(errors.String(), want), "%s: exit code %d, %q", options, code, errors.String())
-	}
+	})
 }
 
 var (
@@ -332,12 +321,11 @@ var (
 // expands them, so quotes, variables and continued lines mean what they mean to a reader.
 func documented(t *testing.T, page string) [][]string {
 	t.Helper()
-	text := must.Get(os.ReadFile(page))(t)
 	dir := t.TempDir()
 	calls := filepath.Join(dir, "calls")
 	script := `rltrain() { printf '%s\0' "$@" >> "$CALLS"; printf '\n\0' >> "$CALLS"; }` + "\n"
-	for _, block := range shellBlock.FindAllSubmatch(text, -1) {
-		script += strings.ReplaceAll(string(block[1]), "./bin/rltrain", "rltrain") + "\nwait\n"
+	for _, block := range shellBlock.FindAllStringSubmatch(must.Read(t, page), -1) {
+		script += strings.ReplaceAll(block[1], "./bin/rltrain", "rltrain") + "\nwait\n"
 	}
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -373,13 +361,10 @@ func TestDocumentedCommands(t *testing.T) {
 
 // TestDocumentedFiles resolves the settings of every YAML block that starts with "# rltrain --config FILE".
 func TestDocumentedFiles(t *testing.T) {
-	text := must.Get(os.ReadFile("../../../docs/from-trl.md"))(t)
-	blocks := yamlBlock.FindAllSubmatch(text, -1)
+	blocks := yamlBlock.FindAllStringSubmatch(must.Read(t, "../../../docs/from-trl.md"), -1)
 	expect.Require(t, len(blocks) >= 2, "%d files were found", len(blocks))
 	for _, block := range blocks {
-		file := filepath.Join(t.TempDir(), "config.yaml")
-		must.Do(t, os.WriteFile(file, block[1], 0o600))
-		expect.NoError(t, parses(t, []string{"--config", file}), "%s", block[1])
+		expect.NoError(t, parses(t, []string{"--config", must.File(t, "config.yaml", block[1])}), "%s", block[1])
 	}
 }
 

@@ -2,7 +2,6 @@ package app
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -75,16 +74,12 @@ done
 `)
 	f.must(t, "", with(promptRun("--turns-cmd", f.expand("sh TMP/other.sh TMP/asked"), "--max-turns", "5"),
 		"--mode", "supervised_then_rl", "--stop", `.,\n`, "--max-steps", "80", "--learning-rate", "0.01", "--batch-size", "8", "--num-steps", "1", "--eval-every", "1", "--verbose", "")...)
-	asked := must.Get(os.ReadFile(f.expand("TMP/asked")))(t)
-	for _, want := range []string{
+	asked := must.Read(t, f.expand("TMP/asked"))
+	expect.Contains(t, asked,
 		`"turn":1,"text":"b","messages":[{"role":"user","content":"`, `{"role":"assistant","content":"b"},{"role":"user","content":"More!"}`,
-		`"turn":3,`, `"row":{"prompt":"`, `"answer":"a"`,
-	} {
-		expect.True(t, strings.Contains(string(asked), want), "the program was never asked %s", want)
-	}
-	expect.True(t, !strings.Contains(string(asked), `"turn":4,`), "the program was asked again after it was done")
-	log, err := os.ReadFile(f.expand("TMP/prompts_rl/logs/training_log.txt"))
-	expect.True(t, err == nil && strings.Contains(string(log), `b.\nMore!\nb.`), "no turns in the log, %v:\n%s", err, log)
+		`"turn":3,`, `"row":{"prompt":"`, `"answer":"a"`)
+	expect.True(t, !strings.Contains(asked, `"turn":4,`), "the program was asked again after it was done")
+	expect.Contains(t, must.Read(t, f.expand("TMP/prompts_rl/logs/training_log.txt")), `b.\nMore!\nb.`)
 }
 
 func TestPromptsRefuse(t *testing.T) {
@@ -135,7 +130,7 @@ func examined200(t *testing.T) folders {
 // TestEvalOfALanguageModel samples several completions per problem, and compares two models.
 func TestEvalOfALanguageModel(t *testing.T) {
 	f := examined200(t)
-	before := must.Get(os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json")))(t)
+	before := must.Read(t, f.expand("TMP/prompts_rl/logs/eval_results.json"))
 	args := strings.Fields("--task prompts --dataset TMP/aa.jsonl,TMP/a.jsonl --n 4 --max-new-tokens 2 --output TMP/out/results.json --output-rows TMP/out/rows.jsonl")
 	out := f.must(t, "", append([]string{"eval", "--model", "TMP/prompts_rl"}, args...)...)
 	results := must.JSON[problemResults](t, f.expand("TMP/out/results.json"))
@@ -165,8 +160,7 @@ func TestEvalOfALanguageModel(t *testing.T) {
 	}
 	expect.True(t, results.Sets[0].Mean.Value != 0 && results.Sets[0].Rows[0].Truth == "aa", "%+v", results.Sets[0].PassScores)
 	expect.Contains(t, out, "pass@1", "pass@4", "majority@4", f.expand("TMP/a.jsonl: task=prompts problems=30 samples_per_problem=4 temperature=1"))
-	after, _ := os.ReadFile(f.expand("TMP/prompts_rl/logs/eval_results.json"))
-	expect.True(t, string(after) == string(before), "the training run's results have changed")
+	expect.Same(t, before, must.Read(t, f.expand("TMP/prompts_rl/logs/eval_results.json")), "the training run's results")
 
 	out = f.must(t, "", append([]string{"compare", "TMP/new", "TMP/prompts_rl", "--kind-column", "sort"}, strings.Fields("--task prompts --dataset TMP/aa.jsonl --n 4 --max-new-tokens 2 --output TMP/compared.json")...)...)
 	compared := must.JSON[problemComparison](t, f.expand("TMP/compared.json"))

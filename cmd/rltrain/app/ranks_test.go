@@ -88,15 +88,10 @@ func (r *ranks) finish(t *testing.T) {
 // written are a run's completions with their rewards.
 func written(t *testing.T, dir string) (rows []string) {
 	t.Helper()
-	data := must.Get(os.ReadFile(filepath.Join(dir, "logs", "completions.jsonl")))(t)
-	for decoder := json.NewDecoder(bytes.NewReader(data)); decoder.More(); {
-		var row struct {
-			Step, Sample int
-			Tokens       json.RawMessage
-			Written      json.RawMessage
-			Reward       json.RawMessage
-		}
-		must.Do(t, decoder.Decode(&row))
+	for _, row := range lines[struct {
+		Step, Sample            int
+		Tokens, Written, Reward json.RawMessage
+	}](t, filepath.Join(dir, "logs", "completions.jsonl")) {
 		rows = append(rows, fmt.Sprint(row.Step, row.Sample, string(row.Tokens), string(row.Written), string(row.Reward)))
 	}
 	return rows

@@ -67,7 +67,6 @@ func TestResume(t *testing.T) {
 	f.edit(t, dir+"/run.json", "\\nnum_steps: 3", "\\nnumber_of_steps: 3")
 	f.refused(t, "another version … number_of_steps", append(options, "--num-steps", "3", "--resume")...)
 	must.Do(t, os.RemoveAll(dir))
-	must.Do(t, os.MkdirAll(dir, 0o755))
 	f.write(t, dir+"/thesis.tex", "mine")
 	for resume, want := range map[string]string{"--resume": "--resume: no run of these settings is in", "--resume=auto": "is not a run of rltrain and contains thesis.tex"} {
 		f.refused(t, want, append(options, "--num-steps", "3", resume)...)
@@ -77,26 +76,17 @@ func TestResume(t *testing.T) {
 // TestResumeKnowsInputs: a run goes on with the files that it began with, and with its settings even if config.yaml is lost.
 func TestResumeKnowsInputs(t *testing.T) {
 	f := folders{tmp: t.TempDir()}
-	var rows strings.Builder
-	for i := range 40 {
-		fmt.Fprintf(&rows, "{\"prompt\": \"Name a letter, question %d: \", \"answer\": \"a\"}\n", i)
-	}
-	files := map[string]string{
-		"rows.jsonl": rows.String(),
-		"judge.sh":   `exec sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"reward":1}/'` + "\n",
-	}
-	for name, text := range files {
-		f.write(t, f.expand("TMP/"+name), text)
-	}
+	f.rows(t, "TMP/rows.jsonl", 40, func(i int) string {
+		return fmt.Sprintf(`{"prompt": "Name a letter, question %d: ", "answer": "a"}`, i)
+	})
+	f.write(t, "TMP/judge.sh", `exec sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"reward":1}/'`+"\n")
 	must.Do(t, policy.TinyModel(f.expand("TMP/model"), 1, 32, 1))
 	dir := f.expand("TMP/out/prompts_rl")
-	train := func(more ...string) (int, string, string) {
-		t.Helper()
-		return f.rltrain("", append(strings.Fields(f.expand("--task prompts --dataset TMP/rows.jsonl --model TMP/model --max-new-tokens 4 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 4 "+
-			"--fresh-samples 0 --threads 1 --output-dir TMP/out --allow-no-signal")), append([]string{"--reward", f.expand("cmd:sh 'TMP/judge.sh'")}, more...)...)...)
+	train := func(more string) []string {
+		return append(strings.Fields("--task prompts --dataset TMP/rows.jsonl --model TMP/model --max-new-tokens 4 --prompts-per-step 2 --samples-per-prompt 2 --eval-samples 4 "+
+			"--fresh-samples 0 --threads 1 --output-dir TMP/out --allow-no-signal "+more), "--reward", "cmd:sh 'TMP/judge.sh'")
 	}
-	code, _, errs := train("--num-steps", "1", "--resume=auto")
-	expect.Require(t, code == 0, "%v", errs)
+	f.says(t, "", train("--num-steps 1 --resume=auto")...)
 	record := must.Get(run.ReadRun(dir))(t)
 	for setting, name := range map[string]string{"dataset": "rows.jsonl", "reward": "judge.sh", "model": "model"} {
 		expect.True(t, record.Inputs[setting][f.expand("TMP/"+name)] != "", "run.json has no sum of %s %s: %v", setting, name, record.Inputs)
@@ -106,37 +96,30 @@ func TestResumeKnowsInputs(t *testing.T) {
 		was := must.Read(t, path)
 		f.write(t, path, strings.Replace(was+"\n", "question 7", "question 70", 1))
 		for _, steps := range []string{"1", "2"} { // finished, and to be extended
-			code, _, errs := train("--num-steps", steps, "--resume")
-			expect.True(t, code != 0 && strings.Contains(errs, "--"+test.setting+": ") && strings.Contains(errs, "--allow-changed "+test.setting), "%s changed, %s steps: exit code %d, %q", test.file, steps, code, errs)
+			f.refused(t, "--"+test.setting+": … --allow-changed "+test.setting, train("--resume --num-steps "+steps)...)
 		}
 		f.write(t, path, was)
 	}
-	f.write(t, f.expand("TMP/rows.jsonl"), rows.String()+"{\"prompt\": \"One more: \", \"answer\": \"a\"}\n")
-	code, _, errs = train("--num-steps", "2", "--resume", "--allow-changed", "reward")
-	expect.True(t, code != 0 && strings.Contains(errs, "--allow-changed dataset"), "another change is allowed: exit code %d, %q", code, errs)
-	code, _, errs = train("--num-steps", "2", "--resume", "--allow-changed", "dataset")
-	expect.True(t, code == 0, "an allowed change: exit code %d, %q", code, errs)
+	f.edit(t, "TMP/rows.jsonl", "question 39", "question 40")
+	f.refused(t, "--allow-changed dataset", train("--num-steps 2 --resume --allow-changed reward")...) // another change
+	f.says(t, "", train("--num-steps 2 --resume --allow-changed dataset")...)
 	inexact := func(setting string) {
 		t.Helper()
 		inexact := must.Get(run.ReadRun(dir))(t).Inexact
 		expect.True(t, slices.ContainsFunc(inexact, func(why string) bool { return strings.HasPrefix(why, setting+": ") }), "run.json says %q", inexact)
 	}
 	inexact("dataset")
-	f.write(t, f.expand("TMP/judge.sh"), files["judge.sh"]+"# changed\n")
-	code, _, errs = train("--num-steps", "2", "--resume", "--allow-changed", "reward")
-	expect.True(t, code == 0, "an allowed change of a finished run: exit code %d, %q", code, errs)
+	f.edit(t, "TMP/judge.sh", "exec", "# changed\nexec")
+	f.says(t, "", train("--num-steps 2 --resume --allow-changed reward")...) // of a finished run
 	inexact("reward")
-	must.Do(t, os.Remove(filepath.Join(dir, "config.yaml")))
+	f.remove(t, dir+"/config.yaml")
 	for more, want := range map[string]string{"--seed 7": "--seed: the run in " + dir + " began with 42, not 7", "--allow-changed seed": "seed names no file here"} {
-		code, _, errs := train(append(strings.Fields(more), "--num-steps", "3", "--resume")...)
-		expect.True(t, code != 0 && strings.Contains(errs, want), "%s: exit code %d, %q; want %q", more, code, errs, want)
+		f.refused(t, want, train("--num-steps 3 --resume "+more)...)
 	}
 	all := must.JSON[map[string]any](t, dir+"/run.json")
 	delete(all, "config") // as earlier versions wrote it
-	text := must.Get(json.Marshal(all))(t)
-	f.write(t, dir+"/run.json", string(text))
-	code, _, errs = train("--num-steps", "3", "--resume")
-	expect.True(t, code != 0 && strings.Contains(errs, "its settings are unknown"), "no settings: exit code %d, %q", code, errs)
+	f.write(t, dir+"/run.json", string(must.Get(json.Marshal(all))(t)))
+	f.refused(t, "its settings are unknown", train("--num-steps 3 --resume")...)
 }
 
 // TestTimeIsUp: --max-time ends a run after a step with exit code 124, saved; the resumed run equals an uninterrupted one.
@@ -160,7 +143,6 @@ func TestKeptWeights(t *testing.T) {
 	l := newLab(t)
 	r := recipe{"chat_supervised", `--task chat --model tiny --tiny-layers 1 --tiny-hidden 32 --dataset TMP/split --epochs 8 --batch-size 4 --learning-rate 0.01 --tuning full`, 0}
 	r.args = strings.ReplaceAll(r.args, "TMP", l.tmp)
-	must.Do(t, os.Mkdir(l.expand("TMP/split"), 0o755))
 	l.write(t, "TMP/split/train.jsonl", strings.Repeat(`{"prompt":"ab","completion":" ba"}`+"\n", 16))
 	l.write(t, "TMP/split/validation.jsonl", strings.Repeat(`{"prompt":"ab","completion":" 7+7"}`+"\n", 4))
 	weights := func(keep, name string) []byte {

@@ -161,15 +161,13 @@ func TestCodeEndToEnd(t *testing.T) {
 		mean, ok := row["rewards/tests/mean"]
 		expect.True(t, row["step"] == float64(i+1) && ok && mean >= 0 && mean <= 2 && len(row) >= 4, "row %d: %v", i, row)
 	}
-	var programs []struct {
-		Problem, Passed, Total int
-		Class, Program, Kind   string
-	}
-	err := files.LoadJSON(f.expand("TMP/code_rl/results/results.json"), &programs)
-	expect.True(t, err == nil && len(programs) == 2 && strings.HasPrefix(programs[0].Program, "def f(x):") && programs[1].Problem == 1 && programs[1].Total != 0, "%+v, %v", programs, err)
-	var scores struct{ Before, After, Last, Fresh *rl.AnswerScores }
-	err = files.LoadJSON(f.expand("TMP/code_rl/logs/eval_results.json"), &scores)
-	expect.True(t, err == nil && scores.After.N == 2 && scores.Fresh.N == 2, "%+v, %v", scores, err)
+	programs := must.JSON[[]struct {
+		Problem, Total int
+		Program        string
+	}](t, f.expand("TMP/code_rl/results/results.json"))
+	expect.True(t, len(programs) == 2 && strings.HasPrefix(programs[0].Program, "def f(x):") && programs[1].Problem == 1 && programs[1].Total != 0, "%+v", programs)
+	scores := must.JSON[struct{ After, Fresh *rl.AnswerScores }](t, f.expand("TMP/code_rl/logs/eval_results.json"))
+	expect.True(t, scores.After.N == 2 && scores.Fresh.N == 2, "%+v", scores)
 }
 
 // TestModelsAsRewards trains language models and classifiers on a classifier's score.
@@ -210,11 +208,11 @@ func TestDistillEndToEnd(t *testing.T) {
 	const distill = "train --task sum_digits --mode rl_only --pretrained-model TMP/small/sum_digits_supervised --algorithm distill --num-steps 2 --eval-every 0 " +
 		"--prompts-per-step 2 --samples-per-prompt 2 --max-new-tokens 4 --eval-samples 2 --fresh-samples 0 --threads 1 --output-dir TMP/small --logging-steps 1 "
 	f.must(t, "", strings.Fields(distill+"--teacher TMP/large/sum_digits_supervised --divergence jsd --jsd-beta 0.3")...)
-	metrics, err := os.ReadFile(f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))
-	expect.True(t, err == nil && strings.Count(string(metrics), `"divergence":`) == 2, "want the KL of 2 steps: %v\n%s", err, metrics)
+	metrics := must.Read(t, f.expand("TMP/small/sum_digits_rl/logs/metrics.jsonl"))
+	expect.True(t, strings.Count(metrics, `"divergence":`) == 2, "want the KL of 2 steps:\n%s", metrics)
 	f.must(t, "", strings.Fields(strings.NewReplacer("--algorithm distill", "--algorithm sdft", "TMP/small --", "TMP/self --").Replace(distill))...)
-	metrics, err = os.ReadFile(f.expand("TMP/self/sum_digits_rl/logs/metrics.jsonl"))
-	expect.True(t, err == nil && strings.Count(string(metrics), `"teacher/context_ratio":1,`) == 2, "want a solution for each completion of 2 steps: %v\n%s", err, metrics)
+	metrics = must.Read(t, f.expand("TMP/self/sum_digits_rl/logs/metrics.jsonl"))
+	expect.True(t, strings.Count(metrics, `"teacher/context_ratio":1,`) == 2, "want a solution for each completion of 2 steps:\n%s", metrics)
 	f.usages(t, "", map[string]string{
 		distill + "--teacher self": "needs teacher_context",
 		strings.Replace(distill, "--algorithm distill --", "--algorithm sdpo --", 1) + "--success-reward-threshold 1 --teacher-prompt x": "--teacher-prompt: must contain {prompt}",

@@ -90,18 +90,13 @@ func TestAppErrors(t *testing.T) {
 		{"train sft --dataset d", `unexpected argument "sft": … did you mean rltrain sft?`},
 		{"train model.gguf --dataset d", `unexpected argument "model.gguf": … did you mean --model model.gguf?`},
 		{"cpo --dataset d --model m --loss_type sigmoid", "--dpo-loss and --loss_type … [cpo] and [sigmoid]; keep one"},
-		{"--epoch=3", "unknown option --epoch; … --epochs (Supervised stage)?"},
-		{"train models", `unexpected argument "models" … --name=value`},
 		{"eval --datset d", "unknown option --datset of eval; … --dataset?"},
 		{"eval --dataset", "--dataset: needs a value"},
-		{"eval A", `unexpected argument "A": eval … --name=value`},
 		{"eval --dataset d A", `unexpected argument "A": eval … --name=value`},
 		{"eval A --datset d --batch 3", `unknown option --datset of eval; did you mean --dataset?; unknown option --batch of eval; did you mean --batch-size?; unexpected argument "A": eval takes only options, as --name=value`},
 		{"compare A", "compare needs 2 arguments, DIR_A DIR_B, not 1"},
 		{"eval --batch-size two", `--batch-size: "two" is not a valid value`},
-		{"eval --resume=maybe", `--resume: "maybe" is not a valid value`},
 		{"eval --batch-size 0", "--batch-size: 0 … 1 to 1048576"},
-		{"eval --lora-dropout 2", "--lora-dropout: 2 … at least 0 and less than 1"},
 		{"eval --device gpu", `--device: unknown device "gpu"; use auto, cpu, cuda or cuda:NUMBER`},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -229,7 +224,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--algorithm=dpo"}, want: "task preference needs --dataset FILE, with columns chosen and rejected, or prompt, completion and label"},
 		{args: []string{"--task=sum_digits", "--algorithm=dpo", "--loss-type=kto"}, want: "--loss-type: kto takes single responses, and the policy's completions are compared in pairs; choose another loss"},
 		{args: []string{"--task=sum_digits", "--use_dpo", "--samples-per-prompt=1"}, want: "--samples-per-prompt: 1 is too few: a pair needs at least 2"},
-		{args: []string{"--task=sum_digits", "--algorithm=gpro"}, want: `--algorithm: "gpro" … a2c, … rloo, … did you mean grpo?`},
 		{args: []string{"--task=text", "--algorithm=dqn", "--policy=generate"}, want: "--algorithm: dqn needs --policy head or score"},
 		{args: []string{"--task=text", "--algorithm=distill", "--policy=head"}, want: "--algorithm: distill needs --policy generate"},
 		{args: []string{"--task=sum_digits", "--max-staleness=2"}, want: "--max-staleness: … with --async"},
@@ -281,7 +275,6 @@ func TestUsageErrors(t *testing.T) {
 
 		// Errors that involve several options.
 		{args: []string{"--task=sum_digits", "--baseline=none", "--advantage-scale=group"}, want: "baseline none cannot be divided by the group's standard deviation: choose baseline group, or scale none"},
-		{args: []string{"--task=sum_digits", "--algorithm=grpo", "--samples-per-prompt=1"}, want: "baseline group … at least 2 samples"},
 		{args: []string{"--task=sum_digits", "--algorithm=ppo", "--value-coef=0"}, want: "--value-coef: 0 … more than 0"},
 		{args: []string{"--task=sum_digits", "--async", "--baseline=greedy"}, want: "baseline greedy does not work with async: the greedy completions would be of another policy; choose baseline group or batch"},
 		{args: []string{"--task=sum_digits", "--judge=m", "--reward=rubric:r.yaml", "--judge-url=host:8000"}, want: "--judge-url: … host:8000"},
@@ -295,7 +288,6 @@ func TestUsageErrors(t *testing.T) {
 		{args: []string{"--task=sum_digits", "--async", "--dynamic-sampling"}, want: "dynamic_sampling does not work with async: the next prompts depend on rewards that are not known yet"},
 		{args: []string{"--task=sum_digits", "--async", "--top-k=5"}, want: "async needs importance weights over the unfiltered distribution: leave out top_k, top_p, min_p and repetition_penalty"},
 		{args: []string{"--task=sum_digits", "--algorithm=sdpo", "--include-environment-feedback"}, want: "--include-environment-feedback: is for tasks that run tests, such as code"},
-		{args: []string{"--task=sum_digits", "--baseline=moving", "--advantage-scale=batch"}, want: "baseline moving cannot be divided by the batch's standard deviation: where the rewards agree nothing bounds the result; choose scale none"},
 		{args: []string{"--task=sum_digits", "--kl-coef=0.1", "--kl-type=k1"}, want: "--kl-type: k1 as a loss has a gradient of mean 0: use k2 or k3, or kl_in_reward"},
 
 		// Episodes with one action have nothing to discount.

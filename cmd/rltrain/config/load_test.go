@@ -198,13 +198,9 @@ func TestPrecedence(t *testing.T) {
 	for key, want := range sources {
 		expect.Equal(t, want, got.Source(key), fmt.Sprintf("source of %s", key))
 	}
-}
-
-func TestFlagBeatsVariableForTheFile(t *testing.T) {
-	inFolder(t, "epochs: 11\n")
-	must.Do(t, os.WriteFile("other.yaml", []byte("epochs: 12\n"), 0o644))
-	got := must.Get(Load([]string{"--config=other.yaml"}, []string{"RLTRAIN_CONFIG=c.yaml"}))(t)
-	expect.True(t, got.Supervised.Epochs == 12 && got.General.ConfigFile == "other.yaml", "epochs %d from %s, want 12 from other.yaml", got.Supervised.Epochs, got.General.ConfigFile)
+	must.Write(t, "other.yaml", "epochs: 12\n")
+	got = must.Get(Load([]string{"--config=other.yaml"}, []string{"RLTRAIN_CONFIG=c.yaml"}))(t)
+	expect.Equal(t, pairs("epochs=12 config=other.yaml"), changes(t, got))
 }
 
 func TestSkippedSections(t *testing.T) {
