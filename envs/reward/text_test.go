@@ -257,14 +257,11 @@ func TestExpressionsThatFail(t *testing.T) {
 		want       string
 	}{
 		{"correct", unverified, "no verified answer for this episode"},
-		{"truth == '1' ? 1 : 0", unverified, "no verified answer for this episode"},
 		{"1/formatted", sample, "the value is +Inf"},
 		{"log(-1)", sample, "the value is NaN"},
-		{"length % formatted", sample, "column 8: "},
 		{"int(text)", sample, "column 1: "},
 		{"int(split(text, 'x')[5])", sample, "column 21: index out of range"},
 		{"text matches truth + '('", sample, "column 6: "},
-		{"max(['a', 'b'])", sample, "column 1: "},
 	} {
 		value, err := evaluate(t, test.source, test.completion)
 		expect.True(t, err != nil && math.IsNaN(value) && strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), "\n"),
@@ -290,11 +287,7 @@ func TestTextExpressionErrors(t *testing.T) {
 		{"[1, 2]", "not a slice"},
 		{"length + text", "column 8: "},
 		{"correct == true", "column 9: "},
-		{"len(length)", "column 1: "},
 		{"sqrt(text)", "column 6: "},
-		{"pow(2)", "column 1: "},
-		{"length ? 1 : 0", "column 1: "},
-		{"text.foo", "column 6: "},
 		{`text matches "("`, "column 6: "},
 		{"1..1000000", "column 2: operator .. is not supported"},
 		{"sum(map(1..10, # * 2))", `unknown function "sum"`},

@@ -31,17 +31,24 @@ func eachWay(t *testing.T, test func(t *testing.T, s *Sandbox, python *Language)
 		}
 		tried[m.Tier] = true
 		t.Run(strings.ReplaceAll(m.String(), ", ", ","), func(t *testing.T) {
-			s := newSandbox(m)
-			t.Cleanup(func() { _ = s.Close() })
-			python, err := s.Find(t.Context(), Python, "")
-			if absent := (*Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
-				t.Skip(err)
-			}
-			must.Do(t, err)
-			python.env = append(slices.Clone(python.env), marker())
+			s, python := pythonIn(t, m)
 			test(t, s, python)
 		})
 	}
+}
+
+// pythonIn is the machine's Python in a sandbox of its own.
+func pythonIn(t *testing.T, m means) (*Sandbox, *Language) {
+	t.Helper()
+	s := newSandbox(m)
+	t.Cleanup(func() { _ = s.Close() })
+	python, err := s.Find(t.Context(), Python, "")
+	if absent := (*Absent)(nil); errors.As(err, &absent) && absent.Tried == nil {
+		t.Skip(err)
+	}
+	must.Do(t, err)
+	python.env = append(slices.Clone(python.env), marker())
+	return s, python
 }
 
 // working are the kinds of isolation that work here.
@@ -211,12 +218,7 @@ func TestManyRuns(t *testing.T) {
 		n = 10000
 	}
 	for _, m := range working()[:1] {
-		s := newSandbox(m)
-		defer func() { _ = s.Close() }()
-		python, err := s.Find(t.Context(), Python, "")
-		if err != nil {
-			t.Skip(err)
-		}
+		s, python := pythonIn(t, m)
 		before := stateNow(t)
 		for i := range n {
 			l := quick()
@@ -348,12 +350,7 @@ func TestProcessorTimeOfAll(t *testing.T) {
 		if m.alone() {
 			continue
 		}
-		s := newSandbox(m)
-		t.Cleanup(func() { _ = s.Close() })
-		python, err := s.Find(t.Context(), Python, "")
-		if absent := (*Absent)(nil); errors.As(err, &absent) {
-			t.Skip(err)
-		}
+		s, python := pythonIn(t, m)
 		for name, program := range map[string]string{
 			"waited for": forks("wait = os.wait"),
 			"left":       forks(""),
@@ -378,12 +375,7 @@ func TestOldLandlock(t *testing.T) {
 	if err := m.try(); err != nil {
 		t.Skip(err)
 	}
-	s := newSandbox(m)
-	t.Cleanup(func() { _ = s.Close() })
-	python, err := s.Find(t.Context(), Python, "")
-	if err != nil {
-		t.Skip(err)
-	}
+	s, python := pythonIn(t, m)
 	name := must.File(t, "readable.txt", "full")
 	python.Read = append(python.Read, name)
 	program := common + "p = '" + name + "'\nprint(open(p).read())\nno(os.truncate, p, 0); no(os.open, p, os.O_TRUNC); no(os.open, p, os.O_RDWR); no(call, 2, p.encode(), 0x200, 0); no(call, 85, p.encode(), 0o644); no(call, 437, -100, p.encode(), b'\\0\\2' + bytes(22), 24)"
@@ -395,13 +387,7 @@ func TestOldLandlock(t *testing.T) {
 
 // TestSweep runs fork bombs with resource limits only.
 func TestSweep(t *testing.T) {
-	s := newSandbox(means{Tier: Unsafe, IDs: os.Geteuid() == 0 && mayChangeUser()})
-	t.Cleanup(func() { _ = s.Close() })
-	python, err := s.Find(t.Context(), Python, "")
-	if err != nil {
-		t.Skip(err)
-	}
-	python.env = append(slices.Clone(python.env), marker())
+	s, python := pythonIn(t, means{Tier: Unsafe, IDs: os.Geteuid() == 0 && mayChangeUser()})
 	before := stateNow(t)
 	for _, a := range attacks {
 		if !slices.Contains([]string{"fork bomb", "setsid daemon", "double fork daemon", "daemon holding pipes", "forking runaway", "memory of orphans"}, a.name) {
