@@ -81,6 +81,10 @@ func TestChecks(t *testing.T) {
 		{context(Sibling, "", false), 1, "teacher_context: sibling needs at least 2"}, {context(Sibling, "", false), 2, ""}, {context(Sibling, "", true), 1, ""},
 		{context(Sibling, "{solution}", false), 2, "must contain {prompt}"}, {context(Sibling, "{prompt}", false), 2, "must contain {solution}"}, {context(Sibling, "{prompt}{feedback}", true), 2, ""},
 		{context(Sibling, "{prompt}{solution}", true), 2, "{feedback} and include_environment_feedback"}, {context(Sibling, "{prompt}{solution}{feedback}", false), 2, "{feedback} and"},
+		{&DPO{}, 1, "empty"}, {&DPO{Losses: []string{"sft", "kto"}}, 1, "combined with sft"}, {&DPO{Losses: []string{"sft", "sft"}}, 1, "given twice"},
+		{&DPO{Losses: []string{"sigmoid", "ipo"}, Smoothing: 0.1}, 1, "ipo has no label_smoothing"}, {&DPO{Losses: []string{"sft"}, Weights: []string{"x"}}, 1, `"x" is not a number`},
+		{&DPO{Losses: []string{"sft"}, Weights: []string{"1", "2"}}, 1, "2 weights for 1 losses"},
+		{&OnlineDPO{DPO{Losses: []string{"kto"}}}, 2, "single responses"}, {&OnlineDPO{DPO{Losses: []string{"sft"}}}, 1, "samples_per_prompt: 1 is too few"},
 		{&OnlineDPO{DPO{Losses: []string{"sft"}}}, 2, ""}, {&OnlineDPO{DPO{Losses: []string{"sft"}, Weights: []string{"0"}}}, 2, `loss_weights: "0"`}, {&DPO{Losses: []string{"sft"}, Weights: []string{"1e6"}}, 1, ""},
 		{&DPO{Losses: []string{"sft"}, Weights: []string{"1e7"}}, 1, `loss_weights: "1e7"`},
 	} {

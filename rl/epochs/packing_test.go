@@ -38,6 +38,8 @@ func TestSourceEnds(t *testing.T) {
 	expect.Equal(t, []*rl.Sample{
 		{Tokens: []int32{4, 5, 2}, Actions: []int32{2}, Rows: []int{1}, Prompt: 1}, {Tokens: []int32{8, 6, 7}, Actions: []int32{6, 7}, Rows: []int{0, 1}, Prompt: 2},
 	}, got)
+	step := must.Get(NewPreferences(slices.Collect(slices.Chunk(samples, 1)), 3, 3, 1).Next(t.Context(), rl.At{}))(t)
+	expect.Equal(t, Mismatches(step.Samples, 3), step.KLSamples)
 	expect.True(t, Mismatched(samples[1], samples[0], 2) == nil && Mismatched(samples[1], samples[0], 1) == nil, "a prompt without room for a response")
 }
 

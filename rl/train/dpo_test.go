@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -22,79 +21,8 @@ import (
 	"github.com/rltrain/rltrain/torch/torchtest"
 )
 
-// figuresOf are the figures of a loss of these samples.
-func figuresOf(t *testing.T, a *algo.DPO, samples []*rl.Sample, logProbs []float32) map[string]float64 {
-	t.Helper()
-	b := &algo.Batch{Samples: float64(len(samples)), Actions: len(logProbs), Whole: samples, Part: samples, Figures: map[string]float64{}}
-	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-		b.LogProbs = s.Floats(logProbs, int64(len(logProbs)))
-		expect.True(t, math.Abs(s.Item(a.Loss(s, b))-b.Figures["loss"]) <= 1e-6, "figure loss %v", b.Figures["loss"])
-	})
-	delete(b.Figures, "loss")
-	return b.Figures
-}
-
 func newDPO(losses ...string) *algo.DPO {
 	return &algo.DPO{Losses: losses, Beta: 0.4, CPOAlpha: 0.7, SimPOGamma: 0.3, DesirableWeight: 1.5, UndesirableWeight: 0.5}
-}
-
-// TestFiguresOfPairs computes TRL's metrics by hand.
-func TestFiguresOfPairs(t *testing.T) {
-	pair := func(c, r, refC, refR float32) []*rl.Sample {
-		side := func(i int, ref float32) *rl.Sample {
-			return &rl.Sample{Tokens: []int32{1, 2}, Rows: []int{0}, Actions: []int32{2}, Index: i, Reference: []float32{ref}, Truth: int32(1 - i)}
-		}
-		return []*rl.Sample{side(0, refC), side(1, refR)}
-	}
-	samples := slices.Concat(pair(0, 0, -1, -2), pair(0, 0, -1, -1))
-	logProbs := []float32{-0.5, -3, -2, -1.5}
-	want := map[string]float64{
-		"rewards/chosen": 0.4 * (0.5 - 1) / 2, "rewards/rejected": 0.4 * (-1 - 0.5) / 2, "rewards/margins": 0.4 * (1.5 - 0.5) / 2,
-		"rewards/accuracies": 0.5, "logps/chosen": -1.25, "logps/rejected": -2.25,
-	}
-	near := cmpopts.EquateApprox(1e-5, 1e-6)
-	expect.Equal(t, want, figuresOf(t, newDPO("sigmoid"), samples, logProbs), near)
-	for _, name := range []string{"cpo", "orpo", "sft"} { // the mean of −log π(chosen) a token
-		expect.Equal(t, 1.25, figuresOf(t, newDPO(name), samples, logProbs)["nll_loss"], near, name)
-	}
-	want = map[string]float64{
-		"rewards/chosen": 0.4 * (0.5 - 1) / 2, "rewards/rejected": 0.4 * -1, "rewards/margins": 0.4 * ((0.5-1)/2 + 1),
-		"logps/chosen": -1.25, "logps/rejected": -3,
-	}
-	expect.Equal(t, want, figuresOf(t, newDPO("kto"), samples[:3], logProbs[:3]), near)
-}
-
-// TestAccuracyOfPairs: a chosen action is right if it was the most likely one; rejected ones do not count.
-func TestAccuracyOfPairs(t *testing.T) {
-	var samples []*rl.Sample
-	for i, n := range []int{1, 2, 1, 1} {
-		samples = append(samples, &rl.Sample{Index: i % 2, Actions: make([]int32, n)})
-	}
-	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-		var u update
-		out := policy.Output{Entropy: s.Floats(make([]float32, 5), 5), Rank: func(*torch.Scope) []int64 { return []int64{0, 0, 0, 1, 0} }}
-		u.count(s, samples, out, algo.Needs{Together: true})
-		expect.True(t, u.right == 1 && u.judged == 2, "%v of %v are right, want 1 of 2", u.right, u.judged)
-	})
-}
-
-func TestConflictingPreferenceOptions(t *testing.T) {
-	for want, change := range map[string]func(a *algo.DPO){
-		"has no label_smoothing": func(a *algo.DPO) { a.Losses, a.Smoothing = []string{"sigmoid", "ipo"}, 0.1 },
-		"combined with sft":      func(a *algo.DPO) { a.Losses = []string{"sft", "kto"} },
-		"given twice":            func(a *algo.DPO) { a.Losses = []string{"sft", "sft"} },
-		"2 weights for 1 losses": func(a *algo.DPO) { a.Weights = []string{"1", "2"} },
-		`"x" is not a number`:    func(a *algo.DPO) { a.Weights = []string{"x"} },
-		"empty":                  func(a *algo.DPO) { a.Losses = nil },
-	} {
-		a := newDPO("sigmoid")
-		change(a)
-		expect.Error(t, a.Check(1), want)
-	}
-	own := &algo.OnlineDPO{DPO: *newDPO("sigmoid")}
-	expect.Error(t, own.Check(1), "samples_per_prompt: 1 is too few")
-	own.Losses = []string{"kto"}
-	expect.Error(t, own.Check(2), "single responses")
 }
 
 // TestPairsOfOwnAnswers pairs the best and worst of each group, and counts groups without a difference.
@@ -288,27 +216,6 @@ func TestScoreOfSingles(t *testing.T) {
 	reward := v.Units[0].Rewards[0]
 	expect.True(t, math.Abs(reward-a.Beta*(2-k)) <= 1e-4, "reward %v of the first answer, want %v", reward, a.Beta*(2-k))
 	expect.True(t, k > 0 && math.Abs(v.Loss-loss) <= 1e-4 && math.Abs(v.Accuracy.Value-right) <= 1e-9, "%s; want loss %v, accuracy %v with K %v", v, loss, right, k)
-}
-
-// TestMismatchedAnswers pairs each prompt with the previous prompt's answer.
-func TestMismatchedAnswers(t *testing.T) {
-	x := &rl.Sample{Tokens: []int32{1, 2, 7}, Rows: []int{1}, Actions: []int32{7}, Prompt: 4}
-	y := &rl.Sample{Tokens: []int32{3, 8, 9, 9}, Rows: []int{0, 1, 2}, Actions: []int32{8, 9, 9}, Prompt: 5}
-	source := epochs.NewPreferences([][]*rl.Sample{{x}, {y}}, 2, 4, 1)
-	step := must.Get(source.Next(t.Context(), rl.At{}))(t)
-	want := map[int]*rl.Sample{
-		4: {Tokens: []int32{1, 2, 8, 9}, Rows: []int{1, 2}, Actions: []int32{8, 9}, Prompt: 4},
-		5: {Tokens: []int32{3, 7}, Rows: []int{0}, Actions: []int32{7}, Prompt: 5},
-	}
-	for _, z := range step.KLSamples {
-		expect.Equal(t, want[z.Prompt], z)
-	}
-	expect.Same(t, 2, len(step.KLSamples), "%d samples aside", len(step.KLSamples))
-	last := &rl.Sample{Tokens: []int32{4, 6}, Rows: []int{0}, Actions: []int32{6}, Prompt: 6}
-	around := epochs.Mismatches([]*rl.Sample{x, y, last}, 9)
-	expect.True(t, around[0].Actions[0] == 6 && around[1].Actions[0] == 7 && around[2].Actions[0] == 8, "answers %v, %v, %v", around[0].Actions, around[1].Actions, around[2].Actions)
-	expect.True(t, epochs.Mismatched(x, y, 2) == nil, "an answer without room")
-	must.Get(json.Marshal(source.State()))(t)
 }
 
 func sigma(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

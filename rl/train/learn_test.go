@@ -74,8 +74,6 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			expect.True(t, before.Accuracy <= 0.5 && best.Accuracy >= 0.9, "evaluation went from %+v to %+v", before, best)
 			version := 0.0
 			for i, row := range said.steps() {
-				d := row["sampling/sampling_logp_difference/max"]
-				expect.True(t, r.Async || d.(float64) <= 1e-4, "step %d: sampler and trainer differ by %v", i+1, d)
 				if row["updates"] != 0.0 {
 					version++
 				}

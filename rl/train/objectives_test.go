@@ -203,7 +203,7 @@ func TestTrainRefuses(t *testing.T) {
 		{"no ratio", newReinforce(), func(c *Config) { c.Minibatches = 2 }},
 		{"no ratio", newReinforce(), func(c *Config) { c.MinibatchSize = 2 }},
 		{"at least 2", newRLOO(), func(c *Config) { c.Samples = 1 }},
-		{"cannot be divided", &algo.Reinforce{Baseline: "moving", AdvantageScale: algo.AdvantageScale{Scale: "group"}}, nil},
+		{"needs a teacher", &algo.Distill{Teacher: "given"}, nil},
 		{"reduction: \"bnpo\"", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "bnpo"}}, nil},
 		{"longest completion", &algo.GRPO{Clip: clip, Reduction: algo.Reduction{Reduction: "dr_grpo"}}, nil},
 		{"clip_low: 0", &algo.GRPO{Clip: algo.Clip{Low: 0, High: 0.2}}, nil},

@@ -31,9 +31,18 @@ func (o *oracle) income(a action) float64 {
 	return r
 }
 
-// compared gives each sample's actions the advantage of its penalised reward r within its group and over the step,
-// ignoring missing rewards; differ reports whether the group's rewards differ before penalties.
-func compared(advantage func(o *oracle, g int, step *rl.Step, r float64, group, everyone []float64, differ, allDiffer bool) float64) func(*oracle, *rl.Step, map[*rl.Sample][]action) {
+// comparison is a sample's penalised reward among those of its group and of the step, without missing ones.
+type comparison struct {
+	o               *oracle
+	step            *rl.Step
+	at              int // of the group
+	r               float64
+	group, everyone []float64
+	differ          bool // the group's rewards differ before penalties
+}
+
+// compared gives each sample's actions the advantage of its reward.
+func compared(advantage func(c comparison) float64) func(*oracle, *rl.Step, map[*rl.Sample][]action) {
 	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
 		var groups, raws [][]float64
 		for _, group := range step.Groups {
@@ -46,13 +55,12 @@ func compared(advantage func(o *oracle, g int, step *rl.Step, r float64, group, 
 			groups, raws = append(groups, rewards), append(raws, raw)
 		}
 		var removed []float64
-		differ := func(x []float64) bool { return slices.Max(x) != slices.Min(x) }
 		for g, group := range step.Groups {
 			for _, x := range group {
 				_, r := o.paid(acts[x])
 				a := 0.0
 				if !math.IsNaN(r) {
-					a = advantage(o, g, step, r, groups[g], slices.Concat(groups...), differ(raws[g]), differ(slices.Concat(raws...)))
+					a = advantage(comparison{o, step, g, r, groups[g], slices.Concat(groups...), slices.Max(raws[g]) != slices.Min(raws[g])})
 					removed = append(removed, r-a)
 				}
 				for i := range acts[x] {
@@ -84,26 +92,21 @@ func deviation(x []float64) float64 {
 
 // returned uses each sample's clamped reward as its advantage.
 func returned(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
-	for x, list := range acts {
-		total := 0.0
-		for _, r := range x.Rewards {
-			total += r
-		}
+	for _, list := range acts {
 		for i := range list {
-			list[i].adv = min(max(total, 0.2), 0.9)
+			raw, _ := o.paid(list)
+			list[i].adv = min(max(raw, 0.2), 0.9)
 		}
 	}
 }
 
 // estimated is GAE by its sum Σ (γλ)^l δ, with whitening.
-func estimated(gamma, lambda float64, whiten bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
+func estimated(gamma, lambda float64, whitened bool) func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
 	return func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
-		var everything []*action
 		episodes := map[int][]*action{}
 		for _, x := range step.Samples {
 			for i := range acts[x] {
-				a := &acts[x][i]
-				everything, episodes[x.Episode] = append(everything, a), append(episodes[x.Episode], a)
+				episodes[x.Episode] = append(episodes[x.Episode], &acts[x][i])
 			}
 		}
 		for _, e := range episodes {
@@ -118,18 +121,8 @@ func estimated(gamma, lambda float64, whiten bool) func(o *oracle, step *rl.Step
 				a.ret = a.adv + a.oldV
 			}
 		}
-		if !whiten {
-			return
-		}
-		mean, square := 0.0, 0.0
-		for _, a := range everything {
-			mean += a.adv / float64(len(everything))
-		}
-		for _, a := range everything {
-			square += (a.adv - mean) * (a.adv - mean) / float64(len(everything))
-		}
-		for _, a := range everything {
-			a.adv = (a.adv - mean) / math.Sqrt(square+1e-8)
+		if whitened {
+			whiten(step, acts)
 		}
 	}
 }
@@ -160,15 +153,11 @@ func surrogate(o *oracle, acts []action, n float64) (sum float64) {
 }
 
 func sequenceSurrogate(o *oracle, acts []action, n float64) (sum float64) {
-	together, advantage := map[*rl.Sample]float64{}, map[*rl.Sample]float64{}
+	together := logRatios(acts)
 	for _, a := range acts {
-		together[a.x] += a.lp - a.old
 		if a.at == 0 {
-			advantage[a.x] = a.adv
+			sum -= o.clippedMin(math.Exp(together[a.x]), a.adv) / n
 		}
-	}
-	for x, d := range together {
-		sum -= o.clippedMin(math.Exp(d), advantage[x]) / n
 	}
 	return sum
 }
@@ -311,10 +300,7 @@ func (o *oracle) add(s *handSums, acts []action) {
 
 // heldBack counts the ratios of a minibatch, and those clipped from below and from above.
 func (o *oracle) heldBack(acts []action) (low, high, ratios float64) {
-	together := map[*rl.Sample]float64{}
-	for _, a := range acts {
-		together[a.x] += a.lp - a.old
-	}
+	together := logRatios(acts)
 	for _, a := range acts {
 		d := a.lp - a.old
 		if whole(o.c.algorithm()) {

@@ -74,10 +74,10 @@ func objectiveCases(base Config) []oracleCase {
 		{name: "gspo", clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfMeans},
 		{name: "gspo, two-sided, far from the old policy", delta: 1.1, asked: true, clip: narrow, algorithm: gspo(1.1, "sum"), config: twice, reduction: "sum", advantages: standardised, loss: ratioOfMeans},
 		{name: "gspo, prefetched", prefetched: true, clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfTokens},
-		{name: "cispo", clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights(0.8, 1.3)},
-		{name: "cispo, far from the old policy", asked: true, clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights(0.8, 1.3)},
-		{name: "gmpo", asked: true, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric(0.1, 0.2)},
-		{name: "gmpo, masked samples", masked: 3, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric(0.1, 0.2)},
+		{name: "cispo", clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights},
+		{name: "cispo, far from the old policy", asked: true, clip: capped, algorithm: cispo, config: twice, reduction: "token", advantages: standardised, loss: cappedWeights},
+		{name: "gmpo", asked: true, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric},
+		{name: "gmpo, masked samples", masked: 3, clip: bounded, algorithm: gmpo, config: twice, reduction: "sequence", advantages: standardised, loss: geometric},
 		{name: "dppo, total variation", asked: true, clip: algo.Clip{Low: 1, High: 0.4}, algorithm: dppo("tv", 0.1), config: twice, reduction: "token", advantages: standardised, loss: unmoved(0.1, 1.4, apart)},
 		{name: "dppo, KL", asked: true, clip: algo.Clip{Low: 1, High: 0.4}, algorithm: dppo("kl", 0.02), config: twice, reduction: "token", advantages: standardised, loss: unmoved(0.02, 1.4, binaryKL)},
 		{name: "reinforce++", clip: clip, algorithm: plus("none", 0.8), config: penalised, reduction: "token", advantages: whitenedReturns(0.8), loss: surrogate},
@@ -91,52 +91,51 @@ func objectiveCases(base Config) []oracleCase {
 }
 
 // standardised is GRPO's advantage.
-var standardised = compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, differ, _ bool) float64 {
-	if !differ {
-		return r - average(g)
+var standardised = compared(func(c comparison) float64 {
+	if !c.differ {
+		return c.r - average(c.group)
 	}
-	return (r - average(g)) / (deviation(g) + 1e-4)
+	return (c.r - average(c.group)) / (deviation(c.group) + 1e-4)
 })
 
+// centred is that of algorithms which divide by nothing.
+var centred = compared(func(c comparison) float64 { return c.r - average(c.group) })
+
 // relative is MaxRL's: (r − mean)/mean, with the mean of the rewards before penalties.
-var relative = compared(func(_ *oracle, at int, step *rl.Step, r float64, g, _ []float64, differ, _ bool) float64 {
-	if !differ {
-		return r - average(g)
+var relative = compared(func(c comparison) float64 {
+	if !c.differ {
+		return c.r - average(c.group)
 	}
 	var raw []float64
-	for _, x := range step.Groups[at] {
+	for _, x := range c.step.Groups[c.at] {
 		if x.HasReward() {
 			raw = append(raw, x.Reward())
 		}
 	}
-	return (r - average(g)) / average(raw)
+	return (c.r - average(c.group)) / average(raw)
 })
 
 // lengthWeighted is OPO's: r − Σ L·r/Σ L.
-var lengthWeighted = compared(func(o *oracle, at int, step *rl.Step, r float64, _, _ []float64, _, _ bool) float64 {
+var lengthWeighted = compared(func(c comparison) float64 {
 	sum, length := 0.0, 0.0
-	for _, x := range step.Groups[at] {
+	for _, x := range c.step.Groups[c.at] {
 		if x.HasReward() {
 			sum, length = sum+float64(len(x.Actions))*x.Penalised(), length+float64(len(x.Actions))
 		}
 	}
-	return r - sum/length
+	return c.r - sum/length
 })
 
 // paidFor is GPG's.
-var paidFor = compared(func(_ *oracle, _ int, step *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
+var paidFor = compared(func(c comparison) float64 {
 	n, paid := 0.0, 0.0
-	for _, group := range step.Groups {
-		for _, x := range group {
-			if x.HasReward() {
-				n++
-				if x.Reward() != 0 {
-					paid++
-				}
-			}
+	for _, x := range c.step.Samples { // those with a reward
+		n++
+		if x.Reward() != 0 {
+			paid++
 		}
 	}
-	return n / paid * (r - average(g))
+	return n / paid * (c.r - average(c.group))
 })
 
 // withZeros is a step in which some rewards are 0.
@@ -205,27 +204,24 @@ func whitenedReturns(gamma float64) func(o *oracle, step *rl.Step, acts map[*rl.
 
 // whitenedComparison is that of its baseline form.
 func whitenedComparison(o *oracle, step *rl.Step, acts map[*rl.Sample][]action) {
-	compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
-		return r - average(g)
-	})(o, step, acts)
+	centred(o, step, acts)
 	whiten(step, acts)
 }
 
-// logRatios are Σ_t log π/π_old of each sample, and the number of its tokens.
-func logRatios(acts []action) (sums map[*rl.Sample]float64, lengths map[*rl.Sample]float64) {
-	sums, lengths = map[*rl.Sample]float64{}, map[*rl.Sample]float64{}
+// logRatios are Σ_t log π/π_old of each sample.
+func logRatios(acts []action) map[*rl.Sample]float64 {
+	sums := map[*rl.Sample]float64{}
 	for _, a := range acts {
 		sums[a.x] += a.lp - a.old
-		lengths[a.x]++
 	}
-	return sums, lengths
+	return sums
 }
 
 // ratioOfMeans is GSPO's, by whole samples.
 func ratioOfMeans(o *oracle, acts []action, n float64) (sum float64) {
-	sums, lengths := logRatios(acts)
+	sums := logRatios(acts)
 	for _, a := range acts {
-		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(math.Exp(sums[a.x]/lengths[a.x]), a.adv)
+		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(math.Exp(sums[a.x]/a.length), a.adv)
 	}
 	return sum
 }
@@ -233,9 +229,9 @@ func ratioOfMeans(o *oracle, acts []action, n float64) (sum float64) {
 // ratioOfTokens is GSPO's by tokens, whose advantages may differ within a sample.
 func ratioOfTokens(o *oracle, acts []action, n float64) (sum float64) {
 	before := o.look(o.x, acts)
-	sums, lengths := logRatios(before)
+	sums := logRatios(before)
 	for i, a := range acts {
-		ratio := math.Exp(sums[a.x]/lengths[a.x] + a.lp - before[i].lp)
+		ratio := math.Exp(sums[a.x]/a.length + a.lp - before[i].lp)
 		sum -= o.weight(a, n, float64(len(acts))) * o.clippedMin(ratio, a.adv)
 	}
 	return sum
@@ -306,35 +302,31 @@ func covPenalty(o *oracle, acts []action, n float64) (sum float64) {
 	return sum
 }
 
-// cappedWeights is CISPO's.
-func cappedWeights(floor, most float64) func(o *oracle, acts []action, n float64) float64 {
-	return func(o *oracle, acts []action, n float64) (sum float64) {
-		before := o.look(o.x, acts)
-		for i, a := range acts {
-			weight := math.Min(math.Max(math.Exp(before[i].lp-a.old), floor), most)
-			sum -= o.weight(a, n, float64(len(acts))) * weight * a.adv * a.lp
-		}
-		return sum
+// cappedWeights is CISPO's, between 0.8 and 1.3.
+func cappedWeights(o *oracle, acts []action, n float64) (sum float64) {
+	before := o.look(o.x, acts)
+	for i, a := range acts {
+		weight := math.Min(math.Max(math.Exp(before[i].lp-a.old), 0.8), 1.3)
+		sum -= o.weight(a, n, float64(len(acts))) * weight * a.adv * a.lp
 	}
+	return sum
 }
 
-// geometric is GMPO's.
-func geometric(low, high float64) func(o *oracle, acts []action, n float64) float64 {
-	return func(o *oracle, acts []action, n float64) (sum float64) {
-		logs, advantage := map[*rl.Sample]float64{}, map[*rl.Sample]float64{}
-		for _, a := range acts {
-			l := math.Max(a.lp-a.old, -low)
-			if a.adv > 0 {
-				l = math.Min(a.lp-a.old, high)
-			}
-			logs[a.x] += l / a.length
-			advantage[a.x] = a.adv
+// geometric is GMPO's, with log ratios of at least -0.1 or at most 0.2.
+func geometric(_ *oracle, acts []action, n float64) (sum float64) {
+	logs, advantage := map[*rl.Sample]float64{}, map[*rl.Sample]float64{}
+	for _, a := range acts {
+		l := math.Max(a.lp-a.old, -0.1)
+		if a.adv > 0 {
+			l = math.Min(a.lp-a.old, 0.2)
 		}
-		for x, l := range logs {
-			sum -= advantage[x] * math.Exp(l) / n
-		}
-		return sum
+		logs[a.x] += l / a.length
+		advantage[a.x] = a.adv
 	}
+	for x, l := range logs {
+		sum -= advantage[x] * math.Exp(l) / n
+	}
+	return sum
 }
 
 func apart(p, q float64) float64 { return math.Abs(p - q) }

@@ -1,8 +1,10 @@
 package train
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/rltrain/rltrain/envs/reward"
@@ -45,30 +47,16 @@ func oracleCases(t *testing.T) []oracleCase {
 	}
 	fast := func(c *Config) { c.LearningRate, c.HeadRate = 0.4, 0.4 }
 
-	none := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r })
-	group := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
-		return r - average(g)
+	none := compared(func(c comparison) float64 { return c.r })
+	byAll := compared(func(c comparison) float64 { return (c.r - average(c.group)) / (deviation(c.everyone) + 1e-4) })
+	others := compared(func(c comparison) float64 {
+		n := float64(len(c.group))
+		return c.r - (n*average(c.group)-c.r)/(n-1)
 	})
-	byAll := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, everyone []float64, _, differ bool) float64 {
-		return (r - average(g)) / (deviation(everyone) + 1e-4)
-	})
-	others := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, g, _ []float64, _, _ bool) float64 {
-		sum := -r
-		for _, v := range g {
-			sum += v
-		}
-		return r - sum/float64(len(g)-1)
-	})
-	batch := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, everyone []float64, _, _ bool) float64 {
-		return r - average(everyone)
-	})
-	batchScaled := compared(func(_ *oracle, _ int, _ *rl.Step, r float64, _, everyone []float64, _, _ bool) float64 {
-		return (r - average(everyone)) / (deviation(everyone) + 1e-4)
-	})
-	moving := compared(func(o *oracle, _ int, _ *rl.Step, r float64, _, _ []float64, _, _ bool) float64 { return r - o.moving })
-	greedy := compared(func(_ *oracle, g int, step *rl.Step, r float64, _, _ []float64, _, _ bool) float64 {
-		return r - step.Greedy[g]
-	})
+	batch := compared(func(c comparison) float64 { return c.r - average(c.everyone) })
+	batchScaled := compared(func(c comparison) float64 { return (c.r - average(c.everyone)) / (deviation(c.everyone) + 1e-4) })
+	moving := compared(func(c comparison) float64 { return c.r - c.o.moving })
+	greedy := compared(func(c comparison) float64 { return c.r - c.step.Greedy[c.at] })
 
 	reinforce := func(baseline, scale, reduction string) func() algo.Algorithm {
 		return func() algo.Algorithm {
@@ -101,7 +89,7 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "sft of labels, aligned", penalty: 0.02, labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{FeatureAlignment: 0.02} }, config: with(), loss: imitation},
 
 		{name: "reinforce, no baseline", algorithm: reinforce("none", "", ""), config: with(entropy), reduction: "sequence", advantages: none, loss: policyGradient},
-		{name: "reinforce, group", algorithm: reinforce("group", "", "token"), config: with(), reduction: "token", advantages: group, loss: policyGradient},
+		{name: "reinforce, group", algorithm: reinforce("group", "", "token"), config: with(), reduction: "token", advantages: centred, loss: policyGradient},
 		{name: "reinforce, group scaled", algorithm: reinforce("group", "group", "dr_grpo"), config: with(), reduction: "dr_grpo", advantages: standardised, loss: policyGradient},
 		{name: "reinforce, group scaled by all", algorithm: reinforce("group", "batch", ""), config: with(), reduction: "sequence", advantages: byAll, loss: policyGradient},
 		{name: "reinforce, leave one out", algorithm: reinforce("leave_one_out", "", ""), config: with(kl("k3", false)), reduction: "sequence", advantages: others, loss: policyGradient},
@@ -123,10 +111,10 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "grpo, k3 times the ratio", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k3", false), corrected, betas), reduction: "token", advantages: standardised, loss: surrogate},
 		{name: "grpo, k3 times the ratio, far from the old policy", asked: true, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k3", false), corrected), reduction: "sequence", advantages: standardised, loss: surrogate},
 		{name: "grpo by samples, masked ones", masked: 5, clip: clip, algorithm: grpo("", "sequence"), config: with(twice, kl("k2", false)), reduction: "sequence", advantages: standardised, loss: surrogate},
-		{name: "dr grpo, masked samples", masked: 5, clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(entropy), reduction: "dr_grpo", advantages: group, loss: surrogate},
+		{name: "dr grpo, masked samples", masked: 5, clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(entropy), reduction: "dr_grpo", advantages: centred, loss: surrogate},
 		{name: "grpo by tokens, masked samples", masked: 5, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
 		{name: "rloo, masked samples", masked: 3, clip: clip, algorithm: rloo, config: with(), advantages: others, loss: sequenceSurrogate},
-		{name: "dr grpo", clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(twice, entropy), reduction: "dr_grpo", advantages: group, loss: surrogate},
+		{name: "dr grpo", clip: clip, algorithm: grpo("none", "dr_grpo"), config: with(twice, entropy), reduction: "dr_grpo", advantages: centred, loss: surrogate},
 		{name: "grpo, k1 in the reward", clip: clip, algorithm: grpo("", ""), config: with(twice, kl("k1", true), adaptive), reduction: "token", advantages: standardised, loss: surrogate},
 		{name: "grpo, k2 in the reward, by all", clip: clip, algorithm: grpo("batch", ""), config: with(twice, kl("k2", true)), reduction: "token", advantages: byAll, loss: surrogate},
 		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
@@ -202,9 +190,10 @@ func (c oracleCase) compare(t *testing.T) {
 	if config.KLCoef > 0 || a.Needs().Reference {
 		config.Reference = other
 	}
-	trainer := must.Open(New(p, fixed(source), a, config, (&recorded{}).hooks()))(t)
+	var said recorded
+	trainer := must.Open(New(p, fixed(source), a, config, said.hooks()))(t)
 	o := &oracle{c: c, x: weightsOf64(t, p), m: make([]float64, all), v: make([]float64, all), coef: config.KLCoef, moving: 0.3, bonus: config.EntropyCoef, certain: math.NaN()}
-	reference := weightsOf64(t, other)
+	reference, ended := weightsOf64(t, other), 0
 	for at, factor := range []float64{1, 3. / 4, 1. / 2} {
 		want := o.step(at, factor, source(at), reference)
 		got := must.Get(trainer.Step(t.Context()))(t)
@@ -212,7 +201,12 @@ func (c oracleCase) compare(t *testing.T) {
 			_, has := got[name]
 			expect.True(t, has && math.Abs(got.Get(name)-value) <= 2e-4*(0.05+math.Abs(value)), "step %d: %s is %v, by hand %v", at+1, name, got.Get(name), value)
 		}
+		if o.stopped {
+			ended++
+			expect.True(t, slices.Contains(said.lines, fmt.Sprintf("step %d: updates ended after %v: the KL exceeds 1.5 × target_kl %g", at+1, want["updates"], config.TargetKL)), "%q", said.lines)
+		}
 	}
+	expect.Same(t, config.TargetKL > 0, ended > 0, "the KL ended steps early")
 	var m, v []float32
 	for i, state := range must.Get(trainer.updater.optimizer.States())(t) { // the two moments of each weight
 		values := must.Get(state.Read())(t)

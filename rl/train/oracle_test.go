@@ -36,6 +36,7 @@ type oracle struct {
 	removed float64   // mean baseline of this step
 	bonus   float64   // coefficient of an adaptive entropy bonus
 	certain float64   // mean entropy of the last update's kept actions; NaN before the first
+	stopped bool      // the KL ended this step early
 }
 
 // oracleCase is an algorithm with its formulas.
@@ -245,7 +246,6 @@ type handStep struct {
 	figures   map[string]float64
 	sequences float64 // Σ log π − log π_ref
 	seen      float64 // trained actions
-	stopped   bool
 }
 
 // step takes one step and returns the metrics that the trainer must report.
@@ -324,6 +324,7 @@ func (o *oracle) descend(step *handStep) {
 	c, needs, figures := o.c.config, o.c.algorithm().Needs(), step.figures
 	var sums handSums
 	updates := 0.0
+	o.stopped = false
 	for epoch := range max(1, c.Epochs) {
 		var pass handSums
 		for _, part := range rl.Minibatches(c.Seed, step.number, epoch, len(step.Samples), max(1, c.Minibatches), c.MinibatchSize) {
@@ -335,7 +336,7 @@ func (o *oracle) descend(step *handStep) {
 			threshold, kept := o.leave(batch, now)
 			o.add(&pass, now)
 			if c.TargetKL > 0 && pass.kl/pass.actions > 1.5*c.TargetKL {
-				step.stopped = true
+				o.stopped = true
 				break
 			}
 			o.add(&sums, now)
@@ -372,7 +373,7 @@ func (o *oracle) descend(step *handStep) {
 				figures["entropy_coef"] = o.bonus
 			}
 		}
-		if step.stopped {
+		if o.stopped {
 			break
 		}
 	}

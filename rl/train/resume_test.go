@@ -320,29 +320,21 @@ func TestResumedRunEqualsUninterrupted(t *testing.T) {
 // TestStoppedRunEqualsUninterrupted stops runs between two steps, as a user does: the next step is abandoned and leaves
 // no trace. One is also stopped while rollouts of the next steps begin.
 func TestStoppedRunEqualsUninterrupted(t *testing.T) {
-	stops := []int{1, 9, 13, 22} // episodes
-	for name, again := range map[string]resumable{
-		"labels × ppo":        ofLabels("accuracy,f1=0.5", func(*labelRun) {}),
-		"tokens × grpo":       ofTokens(newGRPO, tinyToken, 4, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
-		"async tokens × rloo": ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) { r.Async, r.MaxStaleness, r.task = true, 2, spelling }),
-		"replay × replay_kl":  ofReplays(&algo.ReplayKL{Replay: algo.Replay{Min: 0, Max: 10}, Coef: 0.25}, 4),
-		"servers ahead × rloo": ofTokens(newRLOO, tinyToken, 4, func(r *tokenRun) {
-			r.servers, r.Async, r.MaxStaleness, r.task = 1, true, 1, spelling
-		}),
-		"async tokens × rloo, stopped within steps": func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
-			ctx, stop := context.WithCancel(ctx)
-			defer stop()
-			return ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) {
-				r.Async, r.MaxStaleness, r.task = true, 2, heard{spelling, func(episode int) {
-					if h.Save != nil && len(stops) > 0 && episode == stops[0] {
-						stops = stops[1:]
-						stop()
-					}
-				}}
-			})(ctx, t, h)
-		},
-	} {
-		t.Run(name, func(t *testing.T) { resumes(t, again, false) })
+	stops, runs := []int{1, 9, 13, 22}, everyRun() // stops at episodes
+	runs["stopped within steps"] = func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		return ofTokens(newRLOO, tinyToken, 0, func(r *tokenRun) {
+			r.Async, r.MaxStaleness, r.task = true, 2, heard{spelling, func(episode int) {
+				if h.Save != nil && len(stops) > 0 && episode == stops[0] {
+					stops = stops[1:]
+					stop()
+				}
+			}}
+		})(ctx, t, h)
+	}
+	for _, name := range []string{"labels × ppo", "tokens × grpo, adaptive", "async tokens × rloo", "replay × replay_kl adapter", "servers ahead × rloo", "stopped within steps"} {
+		t.Run(name, func(t *testing.T) { resumes(t, runs[name], false) })
 	}
 	expect.Same(t, 0, len(stops), "stops that did not come")
 }

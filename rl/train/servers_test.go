@@ -72,11 +72,7 @@ func TestDyingServerChangesNothing(t *testing.T) {
 					}
 				}
 				expect.True(t, weighed >= r.Steps, "%d of %d rows have importance weights", weighed, r.Steps)
-				for _, v := range p.Params() {
-					values := must.Get(v.Read())(t)
-					weights = append(weights, values)
-				}
-				return weights
+				return weightsOf(t, p)
 			}
 			want := train(1, nil, nil)
 			var said []string

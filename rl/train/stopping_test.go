@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/rltrain/rltrain/envs"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -69,8 +67,9 @@ func TestBestByANamedFigure(t *testing.T) {
 	expect.Failure(Run(t.Context(), newTable(t, 1), fixed(tokenStep), newGRPO(), Config{Steps: 1, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: e}, run.Hooks{}))(t, `"acuracy" is not a figure of the evaluations; choose accuracy, reward`)
 }
 
-// TestALongerRun extends a run from its last checkpoint; with a constant learning rate it equals a long run.
-func TestALongerRun(t *testing.T) {
+// TestRunInParts stops a run between two steps, saved, when the next would end after the deadline, and resumes it to its end, or beyond:
+// its weights are those of an uninterrupted one.
+func TestRunInParts(t *testing.T) {
 	dir := t.TempDir()
 	train := func(steps int, h run.Hooks) (run.Snapshot, error) {
 		p := newTable(t, 1)
@@ -78,11 +77,23 @@ func TestALongerRun(t *testing.T) {
 		return weightsOf(t, p), err
 	}
 	want := must.Get(train(6, run.Hooks{}))(t)
-	must.Get(train(4, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}))(t)
-	got, err := train(6, run.Hooks{Resume: dir})
-	expect.True(t, err == nil && slices.EqualFunc(want, got, slices.Equal), "%v; the weights are those of a run of 6 steps: %v", err, slices.EqualFunc(want, got, slices.Equal))
-	expect.Failure(train(3, run.Hooks{Resume: dir}))(t, "checkpoint is at step 4, past 3 steps")
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var saved []int
+	h := run.Hooks{
+		Now: func() time.Time { return now }, Deadline: now.Add(35 * time.Second),
+		Progress: func(int, int, string) { now = now.Add(10 * time.Second) }, // a step takes that long
+		Save:     func(step int, write func(string) error) error { saved = append(saved, step); return write(dir) },
+	}
+	_, err := train(5, h)
+	expect.Require(t, errors.Is(err, run.ErrTimeUp) && errors.Is(err, run.ErrStopped) && slices.Equal(saved, []int{3}), "error %v, saved %v", err, saved)
+	expect.Error(t, err, "time limit")
+	expect.Equal(t, want, must.Get(train(6, run.Hooks{Resume: dir}))(t), "weights")
+	expect.Failure(train(2, run.Hooks{Resume: dir}))(t, "checkpoint is at step 3, past 2 steps")
 	expect.Failure(train(6, run.Hooks{Resume: t.TempDir()}))(t, "checkpoint: ")
+	// A process takes at least one step.
+	now, saved = now.Add(time.Hour), nil
+	_, err = train(6, h)
+	expect.True(t, errors.Is(err, run.ErrTimeUp) && slices.Equal(saved, []int{1}), "error %v, saved %v", err, saved)
 }
 
 // signalStep has two prompts of two samples with these rewards, and records of them.
@@ -164,20 +175,6 @@ func TestPenaltiesAreASignal(t *testing.T) {
 	}
 }
 
-// TestAStoppedRunGoesOnWithoutASignal resumes a run that had stopped without a signal.
-func TestAStoppedRunGoesOnWithoutASignal(t *testing.T) {
-	dir := t.TempDir()
-	train := func(allow bool, h run.Hooks) (Result, error) {
-		c := Config{Steps: 6, Samples: 2, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Signal: Signal{allow}}
-		return Run(t.Context(), newTable(t, 1), fixed(signalStep([4]float64{}, false)), newGRPO(), c, h)
-	}
-	_, err := train(false, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }})
-	expect.Require(t, err != nil, "no error")
-	expect.Failure(train(false, run.Hooks{Resume: dir}))(t, "step 4")
-	result, err := train(true, run.Hooks{Resume: dir})
-	expect.True(t, err == nil && result.Steps == 6, "resumed with AllowNone: %+v, %v", result, err)
-}
-
 // scripted is an evaluation with given scores by step.
 type scripted struct {
 	scores map[int]float64
@@ -207,27 +204,38 @@ func TestEvaluationsPickTheBest(t *testing.T) {
 		script scripted
 		want   Result
 		asked  []int
+		last   bool // the best is not asked for
 	}{
 		{"a best in between", scripted{scores: map[int]float64{0: 0.1, 2: 0.5, 4: 0.5, 5: 0.3}},
-			Result{Steps: 5, Version: 5, BestStep: 2, Before: raw(0.1), Best: raw(0.5), Last: raw(0.3)}, []int{0, 2, 4, 5}},
+			Result{Steps: 5, Version: 5, BestStep: 2, Before: raw(0.1), Best: raw(0.5), Last: raw(0.3)}, []int{0, 2, 4, 5}, false},
+		{"the last", scripted{scores: map[int]float64{0: 0.1, 2: 0.5, 4: 0.5, 5: 0.3}},
+			Result{Steps: 5, Version: 5, BestStep: 2, Before: raw(0.1), Best: raw(0.5), Last: raw(0.3)}, []int{0, 2, 4, 5}, true},
 		{"nothing better", scripted{scores: map[int]float64{0: 0.6, 2: 0.5, 4: 0.6, 5: 0.3}},
-			Result{Steps: 5, Version: 5, BestStep: 0, Unimproved: "score 0.6 at the start, score 0.3 after the last step", Before: raw(0.6), Best: raw(0.6), Last: raw(0.3)}, []int{0, 2, 4, 5}},
+			Result{Steps: 5, Version: 5, BestStep: 0, Unimproved: "score 0.6 at the start, score 0.3 after the last step", Before: raw(0.6), Best: raw(0.6), Last: raw(0.3)}, []int{0, 2, 4, 5}, false},
 		{"scores below 0", scripted{scores: map[int]float64{0: -3, 2: -2, 4: -2.5, 5: -4}},
-			Result{Steps: 5, Version: 5, BestStep: 2, Before: raw(-3), Best: raw(-2), Last: raw(-4)}, []int{0, 2, 4, 5}},
+			Result{Steps: 5, Version: 5, BestStep: 2, Before: raw(-3), Best: raw(-2), Last: raw(-4)}, []int{0, 2, 4, 5}, false},
 		{"good enough", scripted{scores: map[int]float64{0: 0.1, 2: 0.4, 4: 0.9}, done: 4},
-			Result{Steps: 4, Version: 4, BestStep: 4, Before: raw(0.1), Best: raw(0.9), Last: raw(0.9)}, []int{0, 2, 4}},
+			Result{Steps: 4, Version: 4, BestStep: 4, Before: raw(0.1), Best: raw(0.9), Last: raw(0.9)}, []int{0, 2, 4}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := newTable(t, 1)
 			var said recorded
 			h := said.hooks()
 			h.LogEvery = 3
+			var kept run.Snapshot
+			plan := test.script.evaluation(t, p, 2)
+			plan.KeepBest = !test.last
 			got := must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{
-				Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: test.script.evaluation(t, p, 2),
+				Steps: 5, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: plan,
+				KeepLast: func() error { kept = weightsOf(t, p); return nil },
 			}, h))(t)
 			expect.Equal(t, test.want, got, "result")
 			expect.True(t, slices.Equal(test.asked, test.script.asked), "evaluated after %v steps, want %v", test.script.asked, test.asked)
-			expect.True(t, slices.EqualFunc(weightsOf(t, p), test.script.seen[got.BestStep], slices.Equal), "the weights are not those of step %d", got.BestStep)
+			want := []run.Snapshot{test.script.seen[got.BestStep], test.script.seen[got.Steps]}
+			if test.last {
+				want = []run.Snapshot{want[1], nil}
+			}
+			expect.Equal(t, want, []run.Snapshot{weightsOf(t, p), kept}, "weights at the end, and those kept as the last")
 			steps := said.figure("step")
 			expect.True(t, steps[len(steps)-1] == float64(got.Steps), "the last row is of step %v, the last step is %d", steps[len(steps)-1], got.Steps)
 			var rows []float64
@@ -294,51 +302,4 @@ func TestAlarmOfADivergence(t *testing.T) {
 		Regularisation: Regularisation{KLCoef: 0.1, KLType: "k2"},
 	}, said.hooks()))(t)
 	expect.Same(t, 1, strings.Count(strings.Join(said.lines, "\n"), "warning: kl: "), "alarms in %q", said.lines)
-}
-
-// TestKeep keeps the last weights, or the best and the last.
-func TestKeep(t *testing.T) {
-	for _, both := range []bool{false, true} {
-		p, last := newTable(t, 1), run.Snapshot(nil)
-		script := scripted{scores: map[int]float64{0: 0.1, 1: 0.5, 2: 0.4}}
-		c := Config{Steps: 2, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Evaluate: script.evaluation(t, p, 1)}
-		c.Evaluate.KeepBest = both
-		kept := script.seen
-		if both {
-			c.KeepLast = func() error { last = weightsOf(t, p); return nil }
-		}
-		must.Get(Run(t.Context(), p, fixed(tokenStep), newGRPO(), c, run.Hooks{}))(t)
-		expect.Equal(t, map[bool]run.Snapshot{false: kept[2], true: kept[1]}[both], weightsOf(t, p), "weights at the end")
-		expect.True(t, !both || cmp.Equal(kept[2], last), "other weights are kept as the last")
-	}
-}
-
-// TestTimeLimit stops a run between two steps, saved, when the next would end after the deadline; the resumed run has the
-// weights of an uninterrupted one.
-func TestTimeLimit(t *testing.T) {
-	dir := t.TempDir()
-	train := func(h run.Hooks) (run.Snapshot, Result, error) {
-		p := newTable(t, 1)
-		result, err := Run(t.Context(), p, fixed(tokenStep), newGRPO(), Config{Steps: 6, Samples: 4, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
-		return weightsOf(t, p), result, err
-	}
-	want, _, err := train(run.Hooks{})
-	must.Do(t, err)
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	var saved []int
-	h := run.Hooks{
-		Now: func() time.Time { return now }, Deadline: now.Add(35 * time.Second),
-		Progress: func(int, int, string) { now = now.Add(10 * time.Second) }, // a step takes that long
-		Save:     func(step int, write func(string) error) error { saved = append(saved, step); return write(dir) },
-	}
-	_, _, err = train(h)
-	expect.Require(t, errors.Is(err, run.ErrTimeUp) && errors.Is(err, run.ErrStopped) && slices.Equal(saved, []int{3}), "error %v, saved %v", err, saved)
-	expect.True(t, strings.Contains(err.Error(), "time limit"), "error %v", err)
-	got, result, err := train(run.Hooks{Resume: dir})
-	expect.True(t, err == nil && result.Steps == 6 && slices.EqualFunc(want, got, slices.Equal),
-		"resumed: %+v, %v; equal weights: %v", result, err, slices.EqualFunc(want, got, slices.Equal))
-	// A process takes at least one step.
-	now, saved = now.Add(time.Hour), nil
-	_, _, err = train(h)
-	expect.True(t, errors.Is(err, run.ErrTimeUp) && slices.Equal(saved, []int{1}), "error %v, saved %v", err, saved)
 }

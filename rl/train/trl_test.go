@@ -99,6 +99,11 @@ func TestPreferencesAsTRL(t *testing.T) {
 				expect.True(t, math.Abs(got-want) <= 1e-4*(1+math.Abs(want)), "%s %v, TRL has %v", what, got, want)
 			}
 			near("loss", u.figures["loss"], w.Loss)
+			if nll, has := u.figures["nll_loss"]; name == "sigmoid,sft" {
+				near("nll_loss", nll, (w.Loss-want.Losses["sigmoid"].Loss)/0.5)
+			} else {
+				expect.Same(t, name == "cpo" || name == "orpo", has, "a figure nll_loss")
+			}
 			for figure, value := range w.Metrics {
 				switch figure {
 				case "kl":

@@ -227,26 +227,6 @@ func TestStepsWithoutGradientKeepTheVersion(t *testing.T) {
 	expect.True(t, p.version == 0 && slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the policy has changed %d times", p.version)
 }
 
-func TestNonFiniteGradientStops(t *testing.T) {
-	p := newTable(t, 1)
-	var dumped map[string]any
-	h := run.Hooks{Dump: func(name string, v any) (string, error) { dumped = v.(map[string]any); return "logs/" + name, nil }}
-	for _, h := range []run.Hooks{{}, h} {
-		tr, err := New(p, fixed(func(at int) *rl.Step {
-			step := tokenStep(at)
-			step.Groups[0][1].Rewards[0] = 1e39 // finite until advantages are float32
-			return step
-		}), &algo.Reinforce{Baseline: "none"}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, h)
-		must.Do(t, err)
-		defer tr.Close()
-		before := weightsOf(t, p)
-		expect.Failure(tr.Step(t.Context()))(t, "step 1", "lower the learning rate")
-		expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the weights have changed")
-		must.Do(t, torch.ZeroGrad(p.Params()))
-	}
-	expect.True(t, dumped["step"] == 1 && len(dumped["tokens"].([][]int32)) == 11, "kept for a look: %v", dumped)
-}
-
 // infinite is an algorithm whose loss is infinite and whose gradient is not.
 type infinite struct{ *algo.Reinforce }
 
@@ -255,32 +235,34 @@ func (a *infinite) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor {
 	return a.Reinforce.Loss(s, b)
 }
 
-func TestNonFiniteLossStops(t *testing.T) {
-	p := newTable(t, 1)
-	tr := must.Open(New(p, fixed(tokenStep), &infinite{&algo.Reinforce{Baseline: "none"}}, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, run.Hooks{}))(t)
-	before := weightsOf(t, p)
-	expect.Failure(tr.Step(t.Context()))(t, "step 1 … the loss is +Inf")
-	expect.True(t, slices.EqualFunc(before, weightsOf(t, p), slices.Equal), "the weights have changed")
+// TestNonFiniteUpdateStops: of an infinite gradient or loss the step ends, the weights stay, and the samples are kept for a look.
+func TestNonFiniteUpdateStops(t *testing.T) {
+	var dumped map[string]any
+	h := run.Hooks{Dump: func(name string, v any) (string, error) { dumped = v.(map[string]any); return "logs/" + name, nil }}
+	for _, test := range []struct {
+		a      algo.Algorithm
+		reward float64
+		h      run.Hooks
+		want   []string
+	}{
+		{&infinite{&algo.Reinforce{Baseline: "none"}}, 1, run.Hooks{}, []string{"step 1 … the loss is +Inf"}},
+		{&algo.Reinforce{Baseline: "none"}, 1e39, run.Hooks{}, []string{"step 1", "lower the learning rate"}}, // finite until advantages are float32
+		{&algo.Reinforce{Baseline: "none"}, 1e39, h, []string{"step 1", "lower the learning rate"}},
+	} {
+		p := newTable(t, 1)
+		tr := must.Open(New(p, fixed(func(at int) *rl.Step {
+			step := tokenStep(at)
+			step.Groups[0][1].Rewards[0] = test.reward
+			return step
+		}), test.a, Config{Steps: 1, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}}, test.h))(t)
+		before := weightsOf(t, p)
+		expect.Failure(tr.Step(t.Context()))(t, test.want...)
+		expect.Equal(t, before, weightsOf(t, p), "weights")
+	}
+	expect.True(t, dumped["step"] == 1 && len(dumped["tokens"].([][]int32)) == 11, "kept for a look: %v", dumped)
 }
 
-func TestTargetKLStopsTheUpdatesOfAStep(t *testing.T) {
-	r := newTokenRun(newGRPO)
-	r.Steps, r.Epochs, r.TargetKL, r.LearningRate = 1, 20, 1e-3, 0.05
-	var said recorded
-	p := tinyToken(t, 0)
-	must.Get(r.on(t.Context(), t, p, said.hooks()))(t)
-	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-		for i, v := range p.Params() {
-			grad, ok := s.Grad(v)
-			expect.True(t, !ok || s.Item(s.Sum(s.Mul(grad, grad))) == 0, "the gradient of weight %d stays for the next step", i)
-		}
-	})
-	n := said.figure("updates")[0]
-	expect.True(t, n != 0 && n <= 5 && strings.Contains(strings.Join(said.lines, "\n"), fmt.Sprintf("step 1: updates ended after %v: the KL exceeds 1.5 × target_kl 0.001", n)), "%v updates:\n%s", n, strings.Join(said.lines, "\n"))
-}
-
-// TestLargeKLPullsBack has actions far from the reference: loss and metric stay finite, and the gradient
-// points back.
+// TestLargeKLPullsBack has actions far from the reference: the loss stays finite, and the gradient points back.
 func TestLargeKLPullsBack(t *testing.T) {
 	for _, d := range []float64{-1000, -30, -20.5, -19.5, -1, 0, 3, 40} {
 		v := must.Open(torch.Parameter([]float32{float32(d)}, 1))(t)
@@ -297,8 +279,6 @@ func TestLargeKLPullsBack(t *testing.T) {
 		want := 2*(math.Exp(-beyond)-1+beyond) + (d-beyond)*wantSlope
 		expect.True(t, math.Abs(value-want) <= 1e-5*(1e-3+math.Abs(want)) && math.Abs(slope-wantSlope) <= 1e-5*(1e-3+math.Abs(wantSlope)),
 			"k3 at %v: %v with slope %v, want %v with slope %v", d, value, slope, want, wantSlope)
-		got := 2 * rl.K3.Value(d, 0)
-		expect.True(t, math.Abs(got-want) <= 1e-9*(1e-3+math.Abs(want)), "the metric at %v is %v, want %v", d, got, want)
 	}
 }
 
