@@ -127,7 +127,7 @@ func scored(n int, seed uint64) [][]*rl.Sample {
 func rewardRun(ctx context.Context, t *testing.T, m *policy.RewardModel, steps int, h run.Hooks) (Result, error) {
 	t.Helper()
 	return launch(ctx, m, epochs.NewPreferences(scored(21, 1), 4, 0, 5), &algo.BradleyTerry{Centring: 0.01}, Config{
-		Steps: steps, HeadRate: 2e-2, Seed: 3, Memory: Memory{MicroTokens: limitOf(ctx, 50)}, Evaluate: evaluate.Rewards(m, scored(20, 2), 3),
+		Steps: steps, HeadRate: 2e-2, Seed: 3, Memory: Memory{MicroTokens: 50}, Evaluate: evaluate.Rewards(m, scored(20, 2), 3),
 		Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5},
 	}, h)
 }

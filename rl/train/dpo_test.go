@@ -92,7 +92,7 @@ func preferenceRun(ctx context.Context, t *testing.T, p *policy.CausalLM, a *alg
 		units, mismatch = singles(units), 30
 	}
 	source := epochs.NewPreferences(units, 4, mismatch, 5)
-	c := Config{Steps: steps, Seed: 3, Memory: Memory{MicroTokens: limitOf(ctx, 90)}, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5}}
+	c := Config{Steps: steps, Seed: 3, Memory: Memory{MicroTokens: 90}, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 2, MaxGradNorm: 0.5}}
 	if precompute {
 		c.Precompute = slices.Concat(units...)
 	}

@@ -22,7 +22,28 @@ import (
 // begins is the key of a function in a context that launch calls before a run.
 type begins struct{}
 
+// limits is the key of a memory in a context.
+type limits struct{}
+
+// memory is what a run must do with, instead of what it is made for.
+type memory struct {
+	micro, holds int // tokens that a pass may have, and that it can have without an error; 0 = any number
+	retry        bool
+}
+
+// memoryOf is the memory of a context; the zero value leaves a run as it is.
+func memoryOf(ctx context.Context) memory {
+	m, _ := ctx.Value(limits{}).(memory)
+	return m
+}
+
 func launch(ctx context.Context, p policy.Policy, src Source, a algo.Algorithm, c Config, h run.Hooks) (Result, error) {
+	if m := memoryOf(ctx); m != (memory{}) {
+		c.MicroTokens, c.OOMRetry = m.micro, m.retry
+		if m.holds > 0 {
+			p = &scarce{p, m.holds}
+		}
+	}
 	if begin, ok := ctx.Value(begins{}).(func()); ok {
 		begin()
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/rltrain/rltrain/internal/must"
 	"github.com/rltrain/rltrain/rl"
 	"github.com/rltrain/rltrain/rl/algo"
-	"github.com/rltrain/rltrain/rl/epochs"
 	"github.com/rltrain/rltrain/rl/policy"
 	"github.com/rltrain/rltrain/rl/run"
 	"github.com/rltrain/rltrain/torch"
@@ -29,13 +28,6 @@ import (
 type scarce struct {
 	policy.Policy
 	holds int
-}
-
-func within(p policy.Policy, holds int) policy.Policy {
-	if holds == 0 {
-		return p
-	}
-	return &scarce{p, holds}
 }
 
 func (c *scarce) Forward(s *torch.Scope, b *rl.Batch, pass policy.Pass) policy.Output {
@@ -57,55 +49,28 @@ func exhaust(s *torch.Scope) {
 	s.Mul(s.Floats(values, n, 1), s.Floats(values, 1, n))
 }
 
-// scarceRuns are runs that use everything a step computes.
-var scarceRuns = map[string]func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error){
-	"sft with dropout": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
-		p := trainedToken(t, 4)
-		source, err := epochs.New(policy.Samples(texts(90)), 40, 0, 5)
-		expect.Require(t, err == nil, "%v", err)
-		c := Config{Steps: 4, Seed: 3, Memory: Memory{MicroTokens: micro, OOMRetry: retry}, Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
-		_, err = Run(t.Context(), within(p, holds), source, &algo.SFT{}, c, h)
-		return p, err
-	},
-	"grpo with a reference": ofScarceTokens(newGRPO, func(r *tokenRun) { r.KLCoef, r.KLType = 0.1, "k3" }),
-	"ppo, four updates":     ofScarceTokens(newPPO, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 }),
-	"dqn of labels": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
-		r := newLabelRun("accuracy")
-		r.algorithm, r.Epochs, r.replay, r.Steps = &algo.DQN{Temperature: 0.1}, 1, 40, 3
-		r.MicroTokens, r.holds, r.OOMRetry = micro, holds, retry
-		p := tinyLabel(t)
-		_, err := r.on(t.Context(), t, p, h)
-		return p, err
-	},
-	"pairs × dpo": func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
-		p := trainedToken(t, 4)
-		units := preferred(t, p, 13)
-		c := Config{Steps: 4, Seed: 3, Memory: Memory{MicroTokens: micro, OOMRetry: retry}, Precompute: slices.Concat(units...), Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "constant"}}
-		_, err := Run(t.Context(), within(p, holds), epochs.NewPreferences(units, 9, 0, 5).Source, newDPO("sigmoid"), c, h)
-		return p, err
-	},
+// scarceRuns are runs that use everything a step computes, and how many tokens of a pass fit into memory.
+var scarceRuns = map[string]int{
+	"epochs × sft of tokens": 11, "tokens × grpo, trained adapter": 100, "tokens × ppo": 100, "label replay × dqn": 50, "pairs × dpo, precomputed": 84,
 }
 
-func ofScarceTokens(algorithm func() algo.Algorithm, change func(r *tokenRun)) func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
-	return func(t *testing.T, micro, holds int, retry bool, h run.Hooks) (policy.Policy, error) {
-		r := newTokenRun(algorithm)
-		r.Steps, r.LearningRate, r.MicroTokens, r.holds, r.OOMRetry = 3, 0.005, micro, holds, retry
-		change(&r)
-		p := tinyToken(t, 0)
-		_, err := r.on(t.Context(), t, p, h)
-		return p, err
-	}
+// trainWithin is the policy after a run with a memory.
+func trainWithin(t *testing.T, name string, m memory, h run.Hooks) (policy.Policy, error) {
+	t.Helper()
+	p, _, err := everyRun()[name](context.WithValue(t.Context(), limits{}, m), t, h)
+	return p, err
 }
 
 var ranOut = regexp.MustCompile(`^warning: step (\d+): out of memory in .* tokens_per_micro_batch to (\d+) `)
 
 // TestStepIsRepeatedWhenOutOfMemory: a run that finds the memory limit in its first step ends byte-identical to a
-// run configured with it, and logs the same except for warnings.
+// run configured with it, and logs the same except for warnings. If memory runs out in the middle of a step, the weights equal those of
+// a machine with more memory, up to the order of sums.
 func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
-	for name, train := range scarceRuns {
+	for name, holds := range scarceRuns {
 		t.Run(name, func(t *testing.T) {
-			var found, told recorded
-			p := must.Get(train(t, 0, 100, true, found.hooks()))(t)
+			var found, told, late recorded
+			p := must.Get(trainWithin(t, name, memory{holds: holds, retry: true}, found.hooks()))(t)
 			micro := 0
 			found.lines = slices.DeleteFunc(found.lines, func(line string) bool {
 				said := ranOut.FindStringSubmatch(line)
@@ -117,26 +82,18 @@ func TestStepIsRepeatedWhenOutOfMemory(t *testing.T) {
 				micro, _ = strconv.Atoi(said[2])
 				return true
 			})
-			expect.Require(t, micro >= 1 && micro <= 100, "passes hold %d tokens in the end, want at most 100", micro)
-			q := must.Get(train(t, micro, 100, false, told.hooks()))(t)
+			expect.Require(t, micro >= 1 && micro <= holds, "passes hold %d tokens in the end, want at most %d", micro, holds)
+			q := must.Get(trainWithin(t, name, memory{micro: micro, holds: holds}, told.hooks()))(t)
 			expect.True(t, slices.EqualFunc(weightsOf(t, p), weightsOf(t, q), slices.Equal), "the weights differ")
 			got, want := fmt.Sprint(encoded(t, found.rows), found.lines), fmt.Sprint(encoded(t, told.rows), told.lines)
 			expect.True(t, got == want, "got %s\nwant %s", got, want)
-		})
-	}
-}
 
-// TestRepeatedStepsLoseNothing: if memory runs out in the middle of a step, the weights equal those of a machine with
-// more memory, up to the order of sums.
-func TestRepeatedStepsLoseNothing(t *testing.T) {
-	for name, train := range scarceRuns {
-		var said recorded
-		p := must.Get(train(t, 200, 0, false, run.Hooks{}))(t)
-		q := must.Get(train(t, 200, 90, true, said.hooks()))(t)
-		expect.True(t, slices.ContainsFunc(said.lines, ranOut.MatchString), "%s: memory did not run out", name)
-		want, got := slices.Concat(weightsOf(t, p)...), slices.Concat(weightsOf(t, q)...)
-		e := torchtest.RelativeError(got, want)
-		expect.True(t, e < 1e-4, "%s: the weights differ by %v", name, e)
+			p = must.Get(trainWithin(t, name, memory{micro: holds * 9 / 8}, run.Hooks{}))(t)
+			q = must.Get(trainWithin(t, name, memory{micro: holds * 9 / 8, holds: holds, retry: true}, late.hooks()))(t)
+			expect.True(t, slices.ContainsFunc(late.lines, ranOut.MatchString), "memory did not run out")
+			e := torchtest.RelativeError(slices.Concat(weightsOf(t, q)...), slices.Concat(weightsOf(t, p)...))
+			expect.True(t, e < 1e-4, "the weights differ by %v", e)
+		})
 	}
 }
 
@@ -157,10 +114,10 @@ func TestOutOfMemoryAdvice(t *testing.T) {
 		retry bool
 		want  []string
 	}{
-		{"not to be repeated", 100, false, []string{"step 1", "can't allocate memory", "samples", "set tokens_per_micro_batch to ", "half of that", "oom_retry"}},
+		{"not to be repeated", 11, false, []string{"step 1", "can't allocate memory", "samples", "set tokens_per_micro_batch to ", "half of that", "oom_retry"}},
 		{"one sample is too much", 5, true, []string{"1 sample", "cannot be divided", "gradient_checkpointing", "half as long", "max_length"}},
 	} {
-		if _, err := scarceRuns["sft with dropout"](t, 0, test.holds, test.retry, run.Hooks{}); err == nil {
+		if _, err := trainWithin(t, "epochs × sft of tokens", memory{holds: test.holds, retry: test.retry}, run.Hooks{}); err == nil {
 			t.Errorf("%s: got no error", test.name)
 		} else {
 			expect.Contains(t, err.Error(), test.want...)

@@ -2,11 +2,8 @@ package train
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/files"
@@ -37,30 +34,6 @@ func TestOlderVersionsAreNotTheSamplersError(t *testing.T) {
 	older := rl.Meter{}
 	compareSampler(older, []*rl.Sample{of(6, -1, -9)}, 7)
 	expect.Same(t, 0, len(older), "figures of older samples alone")
-}
-
-// TestFiguresOfObjectives: DPPO reports the fraction of tokens that it leaves out, VESPO the mean weight of a completion.
-func TestFiguresOfObjectives(t *testing.T) {
-	low, high := float32(math.Log(0.3)), float32(math.Log(0.9))
-	sample := func(advantage float32, old ...float32) *rl.Sample {
-		return &rl.Sample{Actions: make([]int32, len(old)), Old: old, Advantage: slices.Repeat([]float32{advantage}, len(old))}
-	}
-	now := []float32{high, low, high}
-	part := []*rl.Sample{sample(1, low, low), sample(-1, low)} // the first token moved far in the advantage's direction
-	for name, want := range map[string]float64{"dppo/masked_ratio": 1. / 3, "vespo/phi_mean": (0.5 + 0.25) / 2} {
-		var a algo.Algorithm = &algo.DPPO{Divergence: "tv", Delta: 0.2, Cap: 20}
-		if name == "vespo/phi_mean" { // with k = 0 a weight is exp(λ − λ·ratio)
-			a = &algo.VESPO{PositiveDecay: math.Ln2 / 2, NegativeDecay: math.Ln2}
-		}
-		figures := map[string]float64{}
-		torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-			of := func(values ...float32) torch.Tensor { return s.Floats(values, 3) }
-			a.Loss(s, &algo.Batch{LogProbs: of(now...), Old: of(low, low, low), Advantage: of(1, 1, -1), Weight: of(1, 1, 1), Samples: 2, Actions: 3, Part: part, Figures: figures})
-		})
-		expect.True(t, math.Abs(figures[name]-want) <= 1e-6, "%s %v, want %v", name, figures[name], want)
-	}
-	expect.True(t, (&algo.ReinforcePlusPlus{Baseline: "group"}).Check(1) != nil && (&algo.ReinforcePlusPlus{Baseline: "none"}).Check(1) == nil,
-		"a prompt's mean needs two samples, and only that")
 }
 
 // TestSamplerAndTrainerAgree at temperatures other than 1, in one turn and in several.
@@ -96,41 +69,6 @@ func TestBalanceOfExperts(t *testing.T) {
 		}
 	})
 }
-
-// TestRFTIsSFTOnAcceptedCompletions compares the weights after several passes over a few steps.
-func TestRFTIsSFTOnAcceptedCompletions(t *testing.T) {
-	good := func(x *rl.Sample) bool { return x.HasReward() && x.Penalised() >= 0.6 }
-	config := Config{Steps: 3, Samples: 4, Seed: 3, Optimisation: Optimisation{LearningRate: 0.05, Schedule: "constant"}, Updates: Updates{Epochs: 3}, Minibatches: 2}
-	after, left := map[string]any{}, 0
-	for name, a := range map[string]algo.Algorithm{"rft": &algo.RFT{MinReward: 0.6, Keep: "all"}, "sft": &repeated{}} {
-		p := newTable(t, 7)
-		source := fixed(func(n int) *rl.Step {
-			step := tokenStep(n)
-			step.Figures = rl.Meter{}
-			if name == "sft" {
-				var kept []*rl.Sample
-				for _, x := range step.Samples {
-					if good(x) {
-						kept = append(kept, x)
-					}
-				}
-				left += len(step.Samples) - len(kept)
-				step.Samples = kept
-			}
-			return step
-		})
-		must.Get(Run(t.Context(), p, source, a, config, (&recorded{}).hooks()))(t)
-		after[name] = weightsOf(t, p)
-	}
-	expect.True(t, left > 5, "only %d samples are left out", left)
-	expect.Equal(t, after["sft"], after["rft"], cmpopts.EquateApprox(1e-5, 1e-6))
-}
-
-// repeated is SFT that may pass over its samples several times.
-type repeated struct{ algo.SFT }
-
-// Needs implements algo.Algorithm.
-func (r *repeated) Needs() algo.Needs { return algo.Needs{Repeats: true} }
 
 // TestLabelSmoothingAsTransformers compares loss and gradients with LabelSmoother's, in one forward pass and in several.
 func TestLabelSmoothingAsTransformers(t *testing.T) {

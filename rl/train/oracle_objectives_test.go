@@ -71,6 +71,7 @@ func objectiveCases(base Config) []oracleCase {
 		{name: "sft of labels, smoothed", labels: true, algorithm: func() algo.Algorithm { return &algo.SFT{Smoothing: algo.Smoothing{Factor: 0.2}} }, config: base, loss: smoothedImitation},
 		corrected("token_truncate", 0.5, 2), corrected("token_mask", 0.3, 3), corrected("sequence_truncate", 0.2, 4),
 		corrected("sequence_mask", 0.1, 8), corrected("geometric_mask", 0.45, 2),
+		{name: "rft", least: 0.6, algorithm: func() algo.Algorithm { return &algo.RFT{MinReward: 0.6, Keep: "all"} }, config: twice, reduction: "token", advantages: praised, loss: policyGradient},
 		{name: "gspo", clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfMeans},
 		{name: "gspo, two-sided, far from the old policy", delta: 1.1, asked: true, clip: narrow, algorithm: gspo(1.1, "sum"), config: twice, reduction: "sum", advantages: standardised, loss: ratioOfMeans},
 		{name: "gspo, prefetched", prefetched: true, clip: narrow, algorithm: gspo(0, ""), config: twice, reduction: "sequence", advantages: standardised, loss: ratioOfTokens},
@@ -100,6 +101,9 @@ var standardised = compared(func(c comparison) float64 {
 
 // centred is that of algorithms which divide by nothing.
 var centred = compared(func(c comparison) float64 { return c.r - average(c.group) })
+
+// praised is RFT's.
+var praised = compared(func(comparison) float64 { return 1 })
 
 // relative is MaxRL's: (r − mean)/mean, with the mean of the rewards before penalties.
 var relative = compared(func(c comparison) float64 {

@@ -53,6 +53,7 @@ type oracleCase struct {
 	reduction    string
 	penalty      float64 // feature alignment
 	masked       int     // samples of a step that count in means only
+	least        float64 // reward of the samples that are learned from
 
 	// advantages fills in adv, and with values ret, for a step's actions, sample by sample.
 	advantages func(o *oracle, step *rl.Step, acts map[*rl.Sample][]action)
@@ -254,6 +255,9 @@ func (o *oracle) step(number int, factor float64, samples *rl.Step, reference []
 	step := &handStep{
 		Step: samples, number: number, factor: factor, acts: map[*rl.Sample][]action{},
 		figures: map[string]float64{"learning_rate": factor * c.LearningRate},
+	}
+	if o.c.least > 0 {
+		step.Samples = slices.DeleteFunc(step.Samples, func(x *rl.Sample) bool { return x.Penalised() < o.c.least })
 	}
 	o.ask(step, reference)
 	if o.c.advantages != nil {

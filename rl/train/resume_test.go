@@ -37,7 +37,7 @@ func supervised(p func(t *testing.T) policy.Policy, samples []*rl.Sample, packin
 	return func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 		p, sft := p(t), &algo.SFT{FeatureAlignment: 0.01}
 		source := must.Get(epochs.New(samples, 3, packing, 5))(t)
-		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Memory: Memory{MicroTokens: limitOf(ctx, 0)}, Evaluate: judge(t, p),
+		c := Config{Steps: 7, HeadRate: 3e-2, Seed: 3, Evaluate: judge(t, p),
 			Optimisation: Optimisation{LearningRate: 1e-2, Schedule: "cosine", WarmupSteps: 3, WeightDecay: 0.1, MaxGradNorm: 0.5}}
 		for _, change := range changes {
 			change(sft, source)
@@ -143,7 +143,7 @@ func ofRecorded(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, 
 func impatient(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
 	p, script := newTable(t, 1), scripted{scores: map[int]float64{1: 0.1, 3: 0.5, 5: 0.4}}
 	c := Config{
-		Steps: 9, Samples: 4, Memory: Memory{MicroTokens: limitOf(ctx, 0)}, Evaluate: script.evaluation(t, p, 1), Stopping: Stopping{Patience: 4},
+		Steps: 9, Samples: 4, Evaluate: script.evaluation(t, p, 1), Stopping: Stopping{Patience: 4},
 		Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant", MaxGradNorm: 1},
 	}
 	result, err := launch(ctx, p, fixed(tokenStep), newGRPO(), c, h)
@@ -284,8 +284,11 @@ func everyRun() map[string]resumable {
 		"units × reward model on an encoder":       ofRewards(true),
 		"units × reward model on a language model": ofRewards(false),
 		"tokens × dpo of own answers":              ofTokens(func() algo.Algorithm { return &algo.OnlineDPO{DPO: *newDPO("sigmoid")} }, tinyToken, 4, func(r *tokenRun) {}),
-		"little memory × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches, r.MicroTokens, r.holds, r.OOMRetry = 2, 2, 200, 190, true }),
-		"several turns × ppo":                      ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling, 2, 0.7 }),
+		"little memory × ppo": func(ctx context.Context, t *testing.T, h run.Hooks) (policy.Policy, Result, error) {
+			ctx = context.WithValue(ctx, limits{}, memory{200, 190, true})
+			return ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.Epochs, r.Minibatches = 2, 2 })(ctx, t, h)
+		},
+		"several turns × ppo": ofTokens(newPPO, tinyToken, 4, func(r *tokenRun) { r.task, r.OverlongBuffer, r.Options.Temperature = spelling, 2, 0.7 }),
 	}
 	for name, fields := range unlikeLlama {
 		family := func(t testing.TB, r int) *policy.CausalLM { return tinyFamily(t, fields, r) }

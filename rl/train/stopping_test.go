@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -107,8 +108,11 @@ func signalStep(rewards [4]float64, correct bool) func(int) *rl.Step {
 					Prompt: prompt, Index: i, Episode: 2*prompt + i, Tokens: []int32{1, 2}, Rows: []int{0}, Actions: []int32{2},
 					BehaviorLogProbs: []float32{-1}, Rewards: []float64{rewards[2*prompt+i]},
 				})
+				if group[i].HasReward() {
+					s.Samples = append(s.Samples, group[i])
+				}
 			}
-			s.Samples, s.Groups = append(s.Samples, group...), append(s.Groups, group)
+			s.Groups = append(s.Groups, group)
 		}
 		s.Records = func(int) ([]rl.Record, error) {
 			var all []rl.Record
@@ -133,16 +137,18 @@ func TestSignal(t *testing.T) {
 		from      int // first step with a signal; 0 = none
 		allow     bool
 		last      int // step after which the run ended
+		learns    bool
 		warns     []string
 		fails     string
 	}{
-		{"all wrong", newGRPO, [4]float64{-1, -1, -1, -1}, false, 0, false, 3, []string{"SFT first", "0 of 4", "0.0–49.0", "100 %", `"text 0"`, `"text 1"`, `"text 2"`}, "--allow-no-signal"},
-		{"allowed", newGRPO, [4]float64{-1, -1, -1, -1}, false, 0, true, 6, []string{"SFT first"}, ""},
-		{"all right", newGRPO, [4]float64{1, 1, 1, 1}, true, 0, false, 6, []string{"harder prompts", "4 of 4 = 100.0 %"}, ""},
-		{"equal within prompts", newGRPO, [4]float64{0, 0, 1, 1}, false, 0, false, 3, []string{"SFT first"}, "--allow-no-signal"},
-		{"equal within prompts, compared across them", reinforce, [4]float64{0, 0, 1, 1}, false, 0, false, 6, nil, ""},
-		{"a signal", newGRPO, [4]float64{0, 1, 1, 1}, false, 0, false, 6, nil, ""},
-		{"a signal in the third step", newGRPO, [4]float64{0, 0, 0, 0}, false, 3, false, 6, []string{"SFT first"}, ""},
+		{"none rewarded", newGRPO, [4]float64{math.NaN(), math.NaN(), math.NaN(), math.NaN()}, false, 0, false, 3, false, []string{"SFT first"}, "--allow-no-signal"},
+		{"all wrong", newGRPO, [4]float64{-1, -1, -1, -1}, false, 0, false, 3, false, []string{"SFT first", "0 of 4", "0.0–49.0", "100 %", `"text 0"`, `"text 1"`, `"text 2"`}, "--allow-no-signal"},
+		{"allowed", newGRPO, [4]float64{-1, -1, -1, -1}, false, 0, true, 6, false, []string{"SFT first"}, ""},
+		{"all right", newGRPO, [4]float64{1, 1, 1, 1}, true, 0, false, 6, false, []string{"harder prompts", "4 of 4 = 100.0 %"}, ""},
+		{"equal within prompts", newGRPO, [4]float64{0, 0, 1, 1}, false, 0, false, 3, false, []string{"SFT first"}, "--allow-no-signal"},
+		{"equal within prompts, compared across them", reinforce, [4]float64{0, 0, 1, 1}, false, 0, false, 6, true, nil, ""},
+		{"a signal", newGRPO, [4]float64{0, 1, 1, 1}, false, 0, false, 6, true, nil, ""},
+		{"a signal in the third step", newGRPO, [4]float64{0, 0, 0, 0}, false, 3, false, 6, true, []string{"SFT first"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			source := fixed(func(step int) *rl.Step {
@@ -157,7 +163,9 @@ func TestSignal(t *testing.T) {
 			h.Save = func(step int, write func(string) error) error { saved = append(saved, step); return write(t.TempDir()) }
 			h.Progress = func(done, _ int, _ string) { last = done }
 			c := Config{Steps: 6, Samples: 2, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Signal: Signal{test.allow}}
-			_, err := Run(t.Context(), newTable(t, 1), source, test.algorithm(), c, h)
+			p := newTable(t, 1)
+			_, err := Run(t.Context(), p, source, test.algorithm(), c, h)
+			expect.Same(t, test.learns, p.version > 0, "the policy has changed")
 			expect.Require(t, (err != nil) == (test.fails != "") && (err == nil || strings.Contains(err.Error(), test.fails)), "error %v, want one with %q", err, test.fails)
 			expect.True(t, last == test.last && slices.Equal(saved, []int{test.last}), "ended after step %d, saved %v; want both at %d", last, saved, test.last)
 			warnings := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool { return !strings.Contains(line, "nothing to learn from") })

@@ -129,7 +129,6 @@ type labelRun struct {
 	train, validation policy.Examples
 	metric            string
 	replay            int // capacity of the replay buffer; 0 = no replay
-	holds             int // tokens that fit in memory; 0 = unlimited
 	Config
 }
 
@@ -146,7 +145,6 @@ func newLabelRun(rewards string) labelRun {
 
 func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h run.Hooks) (Result, error) {
 	t.Helper()
-	r.MicroTokens = limitOf(ctx, r.MicroTokens)
 	rewards := labelRewards(t, r.rewards)
 	defer rewards.Close()
 	a := r.algorithm
@@ -157,7 +155,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 		}
 	}
 	player, err := rollout.NewLabels(p, nil, r.train, rewards, rollout.LabelsConfig{
-		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, Epsilon: r.replay > 0, MicroTokens: r.MicroTokens, Seed: r.Seed, Log: h.Logf,
+		Algorithm: "ppo", LabelOptions: r.LabelOptions, Steps: r.Steps, Values: a.Needs().Values, Epsilon: r.replay > 0, MicroTokens: memoryOf(ctx).micro, Seed: r.Seed, Log: h.Logf,
 	})
 	must.Do(t, err)
 	var source Source = player
@@ -171,7 +169,7 @@ func (r labelRun) on(ctx context.Context, t testing.TB, p *policy.Classifier, h 
 	}
 	r.Config.Samples = r.LabelOptions.Samples
 	r.Evaluate = must.Get(evaluate.Labels(p, r.validation, r.metric, 1, rewards))(t)
-	return launch(ctx, within(p, r.holds), source, a, r.Config, h)
+	return launch(ctx, p, source, a, r.Config, h)
 }
 
 // tinyToken is a policy on a model of 2 layers; it trains all weights, or an adapter if r > 0.
@@ -184,23 +182,21 @@ func tinyTokenOf(t testing.TB, c policy.Config) *policy.CausalLM {
 	t.Helper()
 	torchtest.NoLeaks(t)
 	c.Dir, c.Alpha, c.Dropout, c.Seed = t.TempDir()+"/tiny", 2*float64(c.R), 0.1, 5
-	must.Do(t, policy.TinyModel(c.Dir, 2, 32, 3))
+	hidden := map[string]int{"": 32, "nf4": 64}[c.DType]
+	must.Do(t, policy.TinyModel(c.Dir, 2, hidden, 3))
 	return must.Open(policy.NewCausalLM(c))(t)
+}
+
+// quantizedToken is wider, with 4-bit base weights.
+func quantizedToken(t testing.TB, r int) *policy.CausalLM {
+	t.Helper()
+	return tinyTokenOf(t, policy.Config{R: r, DType: "nf4"})
 }
 
 // savedToken is one that trains its output layer and embedding, which the model ties, beside the adapter.
 func savedToken(t testing.TB, r int) *policy.CausalLM {
 	t.Helper()
 	return tinyTokenOf(t, policy.Config{R: r, ModulesToSave: []string{"lm_head", "embed_tokens"}})
-}
-
-// quantizedToken is tinyToken, wider, with 4-bit base weights.
-func quantizedToken(t testing.TB, r int) *policy.CausalLM {
-	t.Helper()
-	torchtest.NoLeaks(t)
-	dir := t.TempDir()
-	must.Do(t, policy.TinyModel(dir+"/tiny", 2, 64, 3))
-	return must.Open(policy.NewCausalLM(policy.Config{Dir: dir + "/tiny", DType: "nf4", R: r, Alpha: 2 * float64(r), Dropout: 0.1, Seed: 5}))(t)
 }
 
 // trainedToken is one with an adapter trained in an earlier stage.
@@ -256,7 +252,6 @@ type tokenRun struct {
 	every     int    // steps between evaluations
 	Config
 
-	holds    int    // tokens that fit in memory; 0 = unlimited
 	taught   bool   // by another tiny model with the same tokens, on a server if the algorithm asks one
 	servers  int    // rollout servers; 0 = the policy's sampler
 	recorded string // file of sessions that take the place of rollouts
@@ -303,7 +298,6 @@ func (r tokenRun) source(t testing.TB, p *policy.CausalLM) (*rollout.Tokens, wri
 
 func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
-	r.MicroTokens = limitOf(ctx, r.MicroTokens)
 	r.group = h.Group
 	source, sampler := r.source(t, p)
 	defer sampler.Close()
@@ -314,7 +308,7 @@ func (r tokenRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h ru
 	if r.Evaluate == nil {
 		r.Evaluate = evaluate.Answers(sampler, r.task, r.evaluated, r.every, rollout.Config{MaxNew: r.maxNew, Seed: r.Seed}.Greedy())
 	}
-	return launch(ctx, within(p, r.holds), source, r.algorithm(), r.Config, h)
+	return launch(ctx, p, source, r.algorithm(), r.Config, h)
 }
 
 // smalls is a reward model that counts small letters, on an arbitrary scale.
@@ -369,7 +363,6 @@ func newReplayRun(a algo.Algorithm) replayRun {
 
 func (r replayRun) on(ctx context.Context, t testing.TB, p *policy.CausalLM, h run.Hooks) (Result, error) {
 	t.Helper()
-	r.MicroTokens = limitOf(ctx, r.MicroTokens)
 	sampler := must.Get(p.NewSampler(r.slots))(t)
 	defer sampler.Close()
 	source, err := rollout.NewReplay(sampler, spelling, rollout.ReplayConfig{
