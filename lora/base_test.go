@@ -1,7 +1,6 @@
 package lora_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,8 +18,7 @@ import (
 // baseFolder creates a model folder with some weights.
 func baseFolder(t *testing.T, dir, weights string) string {
 	t.Helper()
-	must.Do(t, os.MkdirAll(dir, 0o755))
-	must.Do(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), []byte(weights), 0o644))
+	must.Write(t, filepath.Join(dir, "model.safetensors"), weights)
 	return dir
 }
 
@@ -34,17 +32,14 @@ func saveFor(t *testing.T, dir, base string) {
 // inFile is base_model_name_or_path as stored.
 func inFile(t *testing.T, dir string) string {
 	t.Helper()
-	data := must.Get(os.ReadFile(filepath.Join(dir, lora.ConfigFile)))(t)
-	c := must.Into[struct {
+	return must.JSON[struct {
 		Base string `json:"base_model_name_or_path"`
-	}](t, json.Unmarshal, data)
-	return c.Base
+	}](t, filepath.Join(dir, lora.ConfigFile)).Base
 }
 
 func loadBase(t *testing.T, dir string) lora.Config {
 	t.Helper()
-	a := must.Get(lora.Load(dir))(t)
-	return a.Config
+	return must.Get(lora.Load(dir))(t).Config
 }
 
 func TestMovedBaseModelIsFound(t *testing.T) {
@@ -85,12 +80,9 @@ func TestBaseModelSeenFromTheWorkingFolder(t *testing.T) {
 	expect.Same(t, filepath.Join(filepath.Dir(adapter), "tiny"), loadBase(t, adapter).BaseModel, "base model")
 	// PEFT's relative paths are relative to the working directory, unless the adapter's folder has them.
 	baseFolder(t, "here/base", "w")
-	data := must.Get(os.ReadFile(filepath.Join(adapter, lora.ConfigFile)))(t)
-	must.Do(t, os.WriteFile(filepath.Join(adapter, lora.ConfigFile), []byte(strings.Replace(string(data), "../tiny", "./here/base", 1)), 0o644))
-	here, err := filepath.Abs("here/base")
-	if c := loadBase(t, adapter); c.BaseModel != here || err != nil {
-		t.Error(c.BaseModel, err)
-	}
+	config := filepath.Join(adapter, lora.ConfigFile)
+	must.Write(t, config, strings.Replace(must.Read(t, config), "../tiny", "./here/base", 1))
+	expect.Same(t, must.Get(filepath.Abs("here/base"))(t), loadBase(t, adapter).BaseModel, "base model")
 }
 
 func TestCheckBase(t *testing.T) {
@@ -119,21 +111,13 @@ func TestCheckBase(t *testing.T) {
 }
 
 func TestHashWeights(t *testing.T) {
-	root := t.TempDir()
-	write := func(name, text string) {
-		must.Write(t, filepath.Join(root, filepath.FromSlash(name)), text)
-	}
-	write("none/config.json", "{}")
-	write("one/model.safetensors", "a")
-	write("same/model.safetensors", "a")
-	write("same/pytorch_model.bin", "not read")
-	write("shards/model-00001-of-00002.safetensors", "a")
-	write("shards/model-00002-of-00002.safetensors", "b")
-	write("bin/pytorch_model.bin", "c")
+	root := must.Folder(t, map[string]string{
+		"none/config.json": "{}", "one/model.safetensors": "a", "same/model.safetensors": "a", "same/pytorch_model.bin": "not read",
+		"shards/model-00001-of-00002.safetensors": "a", "shards/model-00002-of-00002.safetensors": "b", "bin/pytorch_model.bin": "c",
+	})
 	got := map[string]string{}
 	for _, name := range []string{"none", "one", "same", "shards", "bin"} {
-		hash := must.Get(lora.HashWeights(filepath.Join(root, name)))(t)
-		got[name] = hash
+		got[name] = must.Get(lora.HashWeights(filepath.Join(root, name)))(t)
 	}
 	expect.True(t, got["none"] == "" && got["one"] == got["same"] && got["one"] != got["shards"] && got["one"] != got["bin"] && len(got["bin"]) == 64, "%v", got)
 }
@@ -154,13 +138,10 @@ func TestInUse(t *testing.T) {
 			map[string]string{"bias": `"all"`, "use_dora": "true", "init_lora_weights": `"pissa"`, "rank_pattern": `{"q_proj":4}`},
 		},
 	} {
-		dir := t.TempDir()
-		must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte(test.text), 0o644))
+		dir := must.Folder(t, map[string]string{lora.ConfigFile: test.text})
 		expect.Equal(t, test.want, must.Get(lora.InUse(dir))(t), test.text)
 	}
-	dir := t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte("[1]"), 0o644))
-	expect.Fails(lora.InUse(dir))(t, "a list was read as a config")
+	expect.Fails(lora.InUse(must.Folder(t, map[string]string{lora.ConfigFile: "[1]"})))(t, "a list was read as a config")
 }
 
 func TestTensorNames(t *testing.T) {
@@ -231,15 +212,6 @@ func TestMergeInto(t *testing.T) {
 	w = w[:1]
 	lora.Pair{Module: "one", R: 1, In: 1, Out: 1, Scale: 0.5, A: []float32{2}, B: []float32{3}}.MergeInto(w)
 	expect.Equal(t, []float32{13.5}, w)
-}
-
-func TestMergeIntoByMagnitude(t *testing.T) {
-	p := lora.Pair{
-		Module: "m", R: 1, In: 2, Out: 2, Scale: 2, A: []float32{1, 0}, B: []float32{1, -1}, Magnitude: []float32{10, 0.5},
-	}
-	w := []float32{1, 4, 2, -3} // and 2·B·A = [[2 0] [-2 0]]: rows [3 4] and [0 -3], of lengths 5 and 3
-	p.MergeInto(w)
-	expect.Equal(t, []float32{6, 8, 0, -0.5}, w)
 }
 
 func TestMergeIntoPanics(t *testing.T) {

@@ -74,8 +74,7 @@ func TestSaveLoad(t *testing.T) {
 
 func tensorNames(t *testing.T, dir string) []string {
 	t.Helper()
-	f := must.Get(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
-	defer f.Close()
+	f := must.Open(safetensors.Open(filepath.Join(dir, "adapter_model.safetensors")))(t)
 	expect.Same(t, "pt", f.Metadata()["format"], "metadata %v", f.Metadata())
 	return slices.Sorted(slices.Values(f.Names()))
 }
@@ -195,8 +194,7 @@ func TestLoadRefuses(t *testing.T) {
 
 func readAll(t *testing.T, path string) []safetensors.Tensor {
 	t.Helper()
-	f := must.Get(safetensors.Open(path))(t)
-	defer f.Close()
+	f := must.Open(safetensors.Open(path))(t)
 	var list []safetensors.Tensor
 	for _, name := range f.Names() {
 		e, _ := f.Lookup(name)

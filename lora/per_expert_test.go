@@ -2,11 +2,8 @@ package lora_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
@@ -41,9 +38,8 @@ func loadExperts(t *testing.T, config string, shapes map[string][]int64) (lora.A
 		}
 		tensors = append(tensors, safetensors.FromFloat32s("base_model.model.model.layers.0."+name, shape, values))
 	}
-	dir := t.TempDir()
+	dir := must.Folder(t, map[string]string{lora.ConfigFile: config})
 	must.Do(t, safetensors.Write(filepath.Join(dir, lora.WeightsFile), tensors, nil))
-	must.Do(t, os.WriteFile(filepath.Join(dir, lora.ConfigFile), []byte(config), 0o600))
 	return lora.Load(dir)
 }
 
@@ -55,7 +51,7 @@ func TestAdaptersOfSingleExperts(t *testing.T) {
 	want := lora.Config{R: 1, Alpha: 2, TargetParameters: []string{"mlp.experts.down_proj", "mlp.experts.gate_up_proj"}, BaseHash: a.Config.BaseHash,
 		RankPattern:  []lora.Pattern[int]{{Key: `mlp\.experts\.gate_up_proj`, Value: 2}},
 		AlphaPattern: []lora.Pattern[float64]{{Key: `mlp\.experts\.gate_up_proj`, Value: 4}}}
-	expect.True(t, cmp.Equal(want, a.Config), "config: %s", cmp.Diff(want, a.Config))
+	expect.Equal(t, want, a.Config)
 	expect.True(t, len(a.Pairs) == 2 && a.Pairs[1].R == 2 && a.Pairs[1].Out == 6 && a.Pairs[1].Scale == 2, "pairs: %v", a.Pairs)
 
 	without := func(names ...string) map[string][]int64 {

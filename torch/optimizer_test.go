@@ -73,8 +73,7 @@ func TestMomentsOfALongParameter(t *testing.T) {
 	moved := func(parts int) (all []float32) {
 		var params []*torch.Var
 		for i := range parts {
-			p := must.Get(torch.Parameter(values[i*n/parts:(i+1)*n/parts], int64(n/parts)))(t)
-			defer p.Close()
+			p := must.Open(torch.Parameter(values[i*n/parts:(i+1)*n/parts], int64(n/parts)))(t)
 			params = append(params, p)
 		}
 		o := torch.NewOptimizer(torch.AdamEps, torch.ParamGroup{Params: params, WeightDecay: 0.1, EightBit: true})

@@ -28,10 +28,8 @@ func bits(floats []float32) []uint32 {
 // dequantize reads rows of t as float32, through dtype.
 func dequantize(t testing.TB, q torch.QuantType, rows []byte, out, in int64, dtype torch.DType) []float32 {
 	t.Helper()
-	v := must.Get(q.Blocks(rows, out, in))(t)
-	defer v.Close()
-	dense := must.Get(v.Dequantize(q, in, dtype))(t)
-	defer dense.Close()
+	v := must.Open(q.Blocks(rows, out, in))(t)
+	dense := must.Open(v.Dequantize(q, in, dtype))(t)
 	return must.Get(dense.Read())(t)
 }
 
@@ -52,12 +50,9 @@ func TestQuantizedEqualsBitsandbytes(t *testing.T) {
 	const out, in = 6, 192
 	quantize := func(q torch.QuantType, dtype torch.DType) []byte {
 		t.Helper()
-		v := must.Get(torch.Constant(weight, out, in))(t)
-		defer v.Close()
-		typed := must.Get(v.To(dtype))(t)
-		defer typed.Close()
-		rows := must.Get(typed.Quantize(q))(t)
-		defer rows.Close()
+		v := must.Open(torch.Constant(weight, out, in))(t)
+		typed := must.Open(v.To(dtype))(t)
+		rows := must.Open(typed.Quantize(q))(t)
 		return must.Get(rows.ReadBytes())(t)
 	}
 	for _, c := range []struct {

@@ -127,8 +127,7 @@ func TestAdamWClipsGroupsApart(t *testing.T) {
 	const limit = 5
 	var params []*torch.Var
 	for _, x := range []float32{3, 4, 100} { // the gradients of ½Σx²
-		p := must.Get(torch.Parameter([]float32{x}, 1))(t)
-		defer p.Close()
+		p := must.Open(torch.Parameter([]float32{x}, 1))(t)
 		params = append(params, p)
 	}
 	backward := func(scale float64) {

@@ -49,7 +49,7 @@ func subjects(t testing.TB) (cases []envs.Decision) {
 func encoder(t testing.TB) string {
 	t.Helper()
 	dir, from := t.TempDir(), filepath.Join("..", "..", "torch", "transformers")
-	for _, name := range []string{"testdata/bert/config.json", "testdata/bert/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
+	for _, name := range []string{"testdata/encoders/bert_odd/config.json", "testdata/encoders/bert_odd/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
 		must.Do(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), must.Get(os.ReadFile(filepath.Join(from, name)))(t), 0o644))
 	}
 	return dir

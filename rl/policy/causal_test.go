@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -44,18 +43,6 @@ func examplesOf(examples ...chat.Example) iter.Seq2[chat.Example, error] {
 
 func completionOf(prompt, completion string) chat.Example {
 	return chat.Example{File: "f", Line: 1, Format: chat.PromptCompletion, Prompt: chat.Content{Text: prompt}, Completion: chat.Content{Text: completion}}
-}
-
-// copies has examples that repeat a letter.
-func copies(t *testing.T, p *CausalLM) []Sequence {
-	t.Helper()
-	var examples []chat.Example
-	for i := range 26 {
-		letter := string(rune('a' + i))
-		examples = append(examples, completionOf(letter+":", letter))
-	}
-	encoded := must.Get(p.Encode(examplesOf(examples...), EncodeOptions{CompletionOnly: true}))(t)
-	return encoded.Sequences
 }
 
 func TestEncodeTrainsTheCompletionAndTheEnd(t *testing.T) {
@@ -178,34 +165,6 @@ func TestEncodeCuts(t *testing.T) {
 	}
 }
 
-// gradients computes the gradients of one batch, split by limit.
-func gradients(t *testing.T, p *CausalLM, sequences []Sequence, limit int, checkpoint bool) [][]float32 {
-	t.Helper()
-	samples, actions := Samples(sequences), 0
-	for _, x := range samples {
-		actions += x.Len()
-	}
-	for _, part := range rl.MicroBatches(len(samples), limit, func(i int) int { return len(samples[i].Tokens) }) {
-		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
-			out := p.Forward(s, rl.NewBatch(samples[part[0]:part[1]]), Pass{Checkpoint: checkpoint, Temperature: 1})
-			s.Backward(s.Scale(s.Sum(out.LogProbs), -1/float64(actions)))
-		})
-	}
-	var grads [][]float32
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		for _, v := range p.Params() {
-			g, ok := s.Grad(v)
-			if !ok {
-				return errors.New("a parameter has no gradient")
-			}
-			grads = append(grads, s.Read(g))
-		}
-		return nil
-	}))
-	must.Do(t, torch.ZeroGrad(p.Params()))
-	return grads
-}
-
 func TestAnswersShareTheirPrompt(t *testing.T) {
 	p := tinyPolicy(t, Config{R: 4, Alpha: 8})
 	prompt := []int32{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
@@ -280,8 +239,7 @@ func TestAdaptersAreUnloaded(t *testing.T) {
 	p := tinyPolicy(t, Config{R: 4, Alpha: 8})
 	dir := t.TempDir()
 	must.Do(t, p.SaveAdapter(dir))
-	sampler := must.Get(p.NewSampler(2))(t)
-	defer sampler.Close()
+	sampler := must.Open(p.NewSampler(2))(t)
 	one, other := must.Get(p.WithAdapter(dir))(t), must.Get(p.WithAdapter(dir))(t)
 	defer one.Close()
 	defer other.Close()
@@ -405,8 +363,7 @@ func TestTrainingTakesTheSamplersRoutes(t *testing.T) {
 		}
 		must.Do(t, weight.Write(values))
 	}
-	sampler := must.Get(p.NewSampler(3))(t)
-	defer sampler.Close()
+	sampler := must.Open(p.NewSampler(3))(t)
 	prompt := []int32{7, 41, 12, 88, 3, 60, 23, 98, 5, 71}
 	const samples, width = 6, 2 * 2
 	var written []Completion
@@ -430,7 +387,7 @@ func TestTrainingTakesTheSamplersRoutes(t *testing.T) {
 	}
 	furthest := func(mode torch.Mode, how Pass) (most float64) {
 		how.Temperature = 1
-		must.Do(t, torch.Do(mode, func(s *torch.Scope) error {
+		torchtest.Do(t, mode, func(s *torch.Scope) {
 			got := s.Read(p.Forward(s, rl.NewBatch(batch), how).LogProbs)
 			for _, x := range batch {
 				for i, want := range x.BehaviorLogProbs {
@@ -438,18 +395,16 @@ func TestTrainingTakesTheSamplersRoutes(t *testing.T) {
 				}
 				got = got[x.Len():]
 			}
-			return nil
-		}))
+		})
 		return most
 	}
 	for _, mode := range []torch.Mode{torch.NoGrad, torch.Train} {
 		expect.True(t, furthest(mode, Pass{}) < 1e-5, "log π differs by %g with the sampler's experts", furthest(mode, Pass{}))
 		expect.True(t, furthest(mode, Pass{Checkpoint: true}) < 1e-5, "log π of blocks that are computed again differs by %g", furthest(mode, Pass{Checkpoint: true}))
 	}
-	must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+	torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 		expect.Equal(t, []int64{2, 5}, s.Shape(p.Forward(s, rl.NewBatch(batch), Pass{Temperature: 1, Load: true}).Load), "the load of experts")
-		return nil
-	}))
+	})
 	for _, x := range batch {
 		x.Routes = nil
 	}

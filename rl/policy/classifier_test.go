@@ -250,8 +250,7 @@ func TestFamiliesSaveAsPEFTAndMerge(t *testing.T) {
 
 func tensorNames(t *testing.T, path string) []string {
 	t.Helper()
-	file := must.Get(safetensors.Open(path))(t)
-	defer file.Close()
+	file := must.Open(safetensors.Open(path))(t)
 	return slices.Sorted(slices.Values(file.Names()))
 }
 

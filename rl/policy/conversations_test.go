@@ -296,8 +296,7 @@ func TestEncodeAsTRL(t *testing.T) {
 }
 
 func checkAsTRL(t *testing.T, c trlCase) {
-	p := must.Get(policy.NewCausalLM(policy.Config{Dir: c.Model}))(t)
-	defer p.Close()
+	p := must.Open(policy.NewCausalLM(policy.Config{Dir: c.Model}))(t)
 	parts := must.Get(dataset.Find("", c.Data))(t)
 	divided := must.Get((dataset.Reader{}).Divide(parts))(t)
 	records := divided.Train

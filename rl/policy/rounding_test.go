@@ -24,8 +24,7 @@ func TestGenerationRoundsAsTraining(t *testing.T) {
 	for _, model := range []string{"llama", "mixture", "woven"} {
 		t.Run(model, func(t *testing.T) {
 			p := must.Open(LoadCausalLM(t.Context(), &hub.Client{}, adapterBase(t, model), "", "bf16", false))(t)
-			sampler := must.Get(p.NewSampler(2))(t)
-			defer sampler.Close()
+			sampler := must.Open(p.NewSampler(2))(t)
 			for first := range int32(6) {
 				generatesAsItScores(t, p, sampler, []int32{7 + first, 41, 12, 88, 3, 60, 23, 98, 5, 71}, 1e-5)
 			}

@@ -233,8 +233,7 @@ func TestTemplateOfAnAdapter(t *testing.T) {
 	want := []gguf.Pair{{Key: "tokenizer.chat_template", Value: text}, {Key: "tokenizer.ggml.eos_token_id", Value: uint32(0)}}
 	expect.Equal(t, want, p.ggufText(), "metadata of a GGUF file")
 	base := tinyPolicy(t, Config{})
-	beside := must.Get(base.WithAdapter(adapter))(t)
-	defer beside.Close()
+	beside := must.Open(base.WithAdapter(adapter))(t)
 	policies := map[string]*CausalLM{"set": p, "beside its base": beside}
 	for name, from := range map[string]string{"adapter": adapter, "whole": whole} {
 		policies[name] = must.Get(LoadCausalLM(t.Context(), &hub.Client{}, from, "", "", false))(t)

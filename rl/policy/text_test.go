@@ -18,33 +18,8 @@ import (
 	"github.com/rltrain/rltrain/envs/dataset"
 	"github.com/rltrain/rltrain/internal/expect"
 	"github.com/rltrain/rltrain/internal/must"
-	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers/tokenizer"
 )
-
-func TestObservationsBecomeTokens(t *testing.T) {
-	torchtest.NoLeaks(t)
-	dir := t.TempDir() + "/tiny"
-	must.Do(t, TinyModel(dir, 1, 32, 3))
-	load := func() *CausalLM {
-		return must.Open(NewCausalLM(Config{Dir: dir}))(t)
-	}
-	user, opened := envs.Message{Role: envs.RoleUser, Content: "two"}, envs.Message{Role: envs.RoleAssistant, Content: "so: "}
-	expect.Failure(load().EncodeObservation(envs.Observation{Messages: []envs.Message{user}}))(t, "chat template")
-	const template = "{% for m in messages %}{{ m.role }}:{{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
-	must.Do(t, os.WriteFile(dir+"/chat_template.jinja", []byte(template), 0o644))
-	p := load()
-	for _, test := range []struct {
-		shown envs.Observation
-		want  string
-	}{
-		{envs.Observation{Text: "as it is"}, "as it is"},
-		{envs.Observation{Messages: []envs.Message{user}}, "user:two assistant:"},
-		{envs.Observation{Messages: []envs.Message{user, opened}}, "user:two assistant:so: "},
-	} {
-		expect.Result(p.Tokenizer.Decode(must.Get(p.EncodeObservation(test.shown))(t), false))(t, test.want, "Decode")
-	}
-}
 
 // TestSpell reports the length of the text after each token.
 func TestSpell(t *testing.T) {
@@ -52,6 +27,8 @@ func TestSpell(t *testing.T) {
 	ids := must.Get(p.Tokenizer.EncodeRaw("a+b=", false))(t)
 	text, ends, err := p.DecodeEnds(append(ids, p.EOS()[0]))
 	expect.True(t, err == nil && text == "a+b=" && slices.Equal(ends, []int{1, 2, 3, 4, 4}), "%q, %v, %v; want the text, and no more of it for the end token", text, ends, err)
+	expect.Equal(t, ids, must.Get(p.EncodeObservation(envs.Observation{Text: "a+b="}))(t), "an observation is read as it is")
+	expect.Failure(p.EncodeObservation(question("so")))(t, "chat template")
 	_, _, err = p.DecodeEnds([]int32{1 << 20})
 	expect.Error(t, err, "1048576")
 	// Bytes of a character have no text until it is complete; at the end they are no character.

@@ -160,15 +160,12 @@ func TestTelling(t *testing.T) {
 func TestRewardsOfReplacedPromptsCount(t *testing.T) {
 	c := tokensConfig()
 	c.DynamicSampling = true
-	var err error
-	if c.Rewards, err = reward.ParseText("flaky", []reward.Definition{reward.Function("flaky", "the task's", func(_ context.Context, c envs.Completion) (float64, error) {
+	c.Rewards = must.Get(reward.ParseText("flaky", []reward.Definition{reward.Function("flaky", "the task's", func(_ context.Context, c envs.Completion) (float64, error) {
 		if c.Observation.Text == "go" { // in every second episode
 			return 0, errors.New("not today")
 		}
 		return c.Reward, nil
-	})}, reward.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	})}, reward.Options{}))(t)
 	src := tokens(t, sampler(t, tiny(t), 8), fixed, c)
 	f := next(t, src, 0).Figures
 	want := 8 * ((src.state.Cursor + 1) / 2)
@@ -239,14 +236,10 @@ func TestModelsAreCentredOnTheFirstRollout(t *testing.T) {
 	m := sampler(t, tiny(t), 8)
 	c := tokensConfig()
 	c.Rewards = must.Get(reward.ParseText("model:x=2", nil, reward.Options{Critic: func(string) (envs.Critic, error) { return lengthCritic{}, nil }}))(t)
-	mean := func(src *Tokens, step int) float64 {
-		s := must.Get(src.Next(t.Context(), rl.At{Step: step}))(t)
-		return s.Figures.Get("reward")
-	}
 	src := tokens(t, m, letters, c)
-	first := mean(src, 0)
+	first := next(t, src, 0).Figures.Get("reward")
 	expect.True(t, math.Abs(first) <= 1e-9, "mean reward %v of the first rollout", first)
-	second := mean(src, 1)
+	second := next(t, src, 1).Figures.Get("reward")
 	expect.True(t, math.Abs(second) >= 1e-6 && math.Abs(second) <= 10, "mean reward %v of the second rollout", second)
 	plain := sampled
 	plain.Rewards = c.Rewards

@@ -74,7 +74,7 @@ func exampleFiles() (model, questions, output string) {
 	model, questions = filepath.Join(output, "model"), filepath.Join(output, "questions.csv")
 	check(os.Mkdir(model, 0o755))
 	from := filepath.Join("..", "..", "torch", "transformers")
-	for _, name := range []string{"testdata/bert/config.json", "testdata/bert/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
+	for _, name := range []string{"testdata/encoders/bert_odd/config.json", "testdata/encoders/bert_odd/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
 		check(os.WriteFile(filepath.Join(model, filepath.Base(name)), get(os.ReadFile(filepath.Join(from, name))), 0o644))
 	}
 

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 const (
@@ -135,31 +136,11 @@ func (t *tree) fetchModel(ctx context.Context, need Need) error {
 		if err != nil {
 			return err
 		}
-		shards, err := parseIndex(data, path.Ext(strings.TrimSuffix(index, ".index.json")))
+		shards, err := safetensors.ParseIndex(data, path.Ext(strings.TrimSuffix(index, ".index.json")))
 		if err != nil {
 			return fmt.Errorf("%s: %w", index, err)
 		}
-		weights = append(weights, shards...)
+		weights = append(weights, slices.Compact(slices.Sorted(maps.Values(shards)))...)
 	}
 	return t.fetch(ctx, weights)
-}
-
-// parseIndex reads the sorted names of the shards from an index of weights.
-func parseIndex(data []byte, extension string) ([]string, error) {
-	var index struct {
-		WeightMap map[string]string `json:"weight_map"`
-	}
-	if err := json.Unmarshal(data, &index); err != nil {
-		return nil, err
-	}
-	shards := slices.Compact(slices.Sorted(maps.Values(index.WeightMap)))
-	if len(shards) == 0 {
-		return nil, errors.New("weight_map is missing or empty")
-	}
-	for _, shard := range shards {
-		if !plainPath(shard) || strings.Contains(shard, "/") || path.Ext(shard) != extension {
-			return nil, fmt.Errorf("weight_map names %.120q, want a %s file of the same folder", shard, extension)
-		}
-	}
-	return shards, nil
 }

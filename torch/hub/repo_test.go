@@ -87,21 +87,6 @@ func FuzzParseListing(f *testing.F) {
 	})
 }
 
-func FuzzParseIndex(f *testing.F) {
-	for _, text := range []string{
-		`{"weight_map":{"a":"model-00001-of-00001.safetensors"}}`, `{"weight_map":{"a":"../x.safetensors"}}`, `{"weight_map":{}}`, `{"weight_map":{"a":1}}`, `[`,
-	} {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		shards, err := parseIndex(data, ".safetensors")
-		expect.True(t, err != nil || len(shards) != 0, "no shards and no error")
-		for _, shard := range shards {
-			expect.Same(t, "/cache", filepath.Dir(filepath.Join("/cache", shard)), "shard %q", shard)
-		}
-	})
-}
-
 func TestEnvironment(t *testing.T) {
 	newFake(t)
 	user := t.TempDir()

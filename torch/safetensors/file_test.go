@@ -24,9 +24,7 @@ func rawFile(header, data string) []byte {
 
 func writeRaw(t testing.TB, raw []byte) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "x.safetensors")
-	must.Do(t, os.WriteFile(path, raw, 0o600))
-	return path
+	return must.File(t, "x.safetensors", string(raw))
 }
 
 // entry is one header member.
@@ -151,10 +149,7 @@ func TestFloat32sWidens(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "x.safetensors")
 		tensor := safetensors.Tensor{Name: "x", DType: tt.dtype, Shape: []int64{int64(len(tt.want))}, Data: tt.data}
 		must.Do(t, safetensors.Write(path, []safetensors.Tensor{tensor}, nil))
-		f := must.Get(safetensors.Open(path))(t)
-		fromFile, err := f.Float32s("x")
-		f.Close()
-		must.Do(t, err)
+		fromFile := must.Get(must.Open(safetensors.Open(path))(t).Float32s("x"))(t)
 		fromTensor := must.Get(tensor.Float32s())(t)
 		for i, want := range tt.want {
 			expect.True(t, math.Float32bits(fromFile[i]) == math.Float32bits(want) && math.Float32bits(fromTensor[i]) == math.Float32bits(want),
@@ -262,6 +257,7 @@ func TestOpenModelSharded(t *testing.T) {
 
 func TestOpenModelPrefersSingle(t *testing.T) {
 	dir := writeShards(t, "nonsense")
+	must.Write(t, filepath.Join(dir, "pytorch_model.bin"), "nonsense")
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), []safetensors.Tensor{safetensors.FromInt64s("x", nil, []int64{1})}, nil))
 	m := must.Open(safetensors.OpenModel(dir))(t)
 	expect.Equal(t, []string{"x"}, m.Names())

@@ -1,4 +1,4 @@
-package safetensors
+package safetensors_test
 
 import (
 	"path/filepath"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rltrain/rltrain/internal/expect"
+	"github.com/rltrain/rltrain/torch/safetensors"
 )
 
 func FuzzParseIndex(f *testing.F) {
@@ -14,7 +15,7 @@ func FuzzParseIndex(f *testing.F) {
 	f.Add([]byte(`{"weight_map":{"a":null},"weight_map":{}}`))
 	f.Add([]byte(`{"metadata":[[[[1e999]]]]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		weightMap, err := parseIndex(data, ".safetensors")
+		weightMap, err := safetensors.ParseIndex(data, ".safetensors")
 		if err != nil {
 			expect.True(t, !strings.Contains(err.Error(), "\n"), "more than one line: %q", err)
 			return

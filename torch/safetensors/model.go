@@ -140,10 +140,12 @@ func (l layout) readIndex(path string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseIndex(data, l.end)
+	return ParseIndex(data, l.end)
 }
 
-func parseIndex(data []byte, end string) (map[string]string, error) {
+// ParseIndex reads an index of weights: by the name of each tensor its shard, a file in the folder of the index whose name has this
+// end.
+func ParseIndex(data []byte, end string) (map[string]string, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8")
 	}

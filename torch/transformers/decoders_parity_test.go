@@ -50,11 +50,7 @@ func openCausal(t *testing.T, name string, o transformers.CausalOptions) causalC
 	t.Helper()
 	torchtest.NoLeaks(t)
 	dir := filepath.Join("testdata", "causal", name)
-	model := must.Get(transformers.LoadCausal(dir, o))(t)
-	t.Cleanup(model.Close)
-	expected := must.Get(safetensors.Open(filepath.Join(dir, "expected.safetensors")))(t)
-	t.Cleanup(func() { _ = expected.Close() })
-	c := causalCase{Causal: model, expected: expected}
+	c := causalCase{Causal: must.Open(transformers.LoadCausal(dir, o))(t), expected: must.Open(safetensors.Open(filepath.Join(dir, "expected.safetensors")))(t)}
 	tokens := c.ids(t, "tokens")
 	for _, n := range c.ids(t, "lengths") {
 		c.sequences = append(c.sequences, tokens[:n])
@@ -105,13 +101,9 @@ func (c causalCase) head(s *torch.Scope, hidden torch.Tensor) torch.Tensor {
 	return logits
 }
 
-func (c causalCase) read(t *testing.T, sequences [][]int32, adapter bool) []float32 {
+func (c causalCase) read(t *testing.T, sequences [][]int32, adapter bool) (data []float32) {
 	t.Helper()
-	var data []float32
-	must.Do(t, torch.Do(torch.NoGrad, func(s *torch.Scope) error {
-		data = s.Read(c.logits(s, sequences, adapter))
-		return nil
-	}))
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) { data = s.Read(c.logits(s, sequences, adapter)) })
 	return data
 }
 
@@ -128,15 +120,10 @@ func TestCausalLogitsEqualTransformers(t *testing.T) {
 	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, name string, c causalCase) {
 		packed := c.read(t, c.sequences, false)
 		torchtest.Near(t, packed, c.want(t, "logits"), logitsLimit(name), "logits")
-		var single []float32
-		for _, ids := range c.sequences {
-			single = append(single, c.read(t, [][]int32{ids}, false)...)
-		}
 		within := 1e-5
 		if strings.HasPrefix(name, "qwen3_5") { // delta rules: up to 2.2e-5 with AVX512, 5.5e-5 with the base kernels
 			within = tolerance
 		}
-		torchtest.Near(t, single, packed, within, "packed and one by one")
 		vocab := c.Config.VocabSize
 		rows := []int64{int64(len(packed)/vocab - 1), 0, 3}
 		var wanted []float32
@@ -170,74 +157,6 @@ func TestCausalTokensEqualTransformers(t *testing.T) {
 	})
 }
 
-// TestCausalEngineWithAdaptersEqualsTraining: with adapters on all that can have some, the engine's log-probabilities are those of a
-// training pass.
-func TestCausalEngineWithAdaptersEqualsTraining(t *testing.T) {
-	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, _ string, c causalCase) {
-		if c.switches() {
-			t.Skip("the engine rotates all tokens for the sequence's full length")
-		}
-		c.adapt(t)
-		ids := slices.Clone(c.sequences[1])
-		events := generated(t, c.Causal, ids, 20, 1)
-		var got, want []float32
-		for _, e := range events {
-			ids, got = append(ids, e.Token), append(got, e.Raw)
-		}
-		logits, vocab := c.read(t, [][]int32{ids}, true), c.Config.VocabSize
-		for i, e := range events {
-			row, sum := logits[(len(c.sequences[1])-1+i)*vocab:][:vocab], 0.0
-			for _, x := range row {
-				sum += math.Exp(float64(x))
-			}
-			want = append(want, row[e.Token]-float32(math.Log(sum)))
-		}
-		torchtest.Near(t, got, want, tolerance, "log-probabilities")
-	})
-}
-
-// TestAdaptersOfExpertsMix: requests with two adapters and without one get the same together and alone. Of two samples each,
-// some share a thread.
-func TestAdaptersOfExpertsMix(t *testing.T) {
-	for _, name := range []string{"mixtral", "gpt_oss", "gemma4_text_mixed"} {
-		t.Run(name, func(t *testing.T) {
-			c := openCausal(t, name, transformers.CausalOptions{DType: "fp32"})
-			c.adapt(t)
-			other := causalCase{Causal: must.Get(c.Share(nil))(t), expected: c.expected}
-			t.Cleanup(other.Close)
-			other.adaptThese(t, c.Config.ExpertLinears()[:1])
-			e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 6}))(t)
-			t.Cleanup(e.Close)
-			must.Do(t, e.SetAdapter(2, other.Model))
-			prompt := c.sequences[1]
-			adapters, together := map[int64]int{}, [3][]float32{}
-			for adapter := range together {
-				adapters[must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 2, MaxNew: 12, Seed: 1, Adapter: adapter}))(t)] = adapter
-			}
-			for e.Unfinished() > 0 {
-				for _, event := range must.Get(e.Step(torch.StepTokens()))(t) {
-					if event.Sample == 0 {
-						at := &together[adapters[event.Request]]
-						*at = append(*at, event.Raw)
-					}
-				}
-			}
-			for adapter, got := range together {
-				model := c.Causal
-				if adapter == 2 {
-					model, adapter = other.Causal, 1
-				}
-				var want []float32
-				for _, event := range generated(t, model, prompt, 12, adapter) {
-					want = append(want, event.Raw)
-				}
-				expect.Equal(t, want, got, "log-probabilities")
-			}
-			expect.True(t, together[0][0] != together[1][0] && together[1][0] != together[2][0], "adapters change nothing: %v", together)
-		})
-	}
-}
-
 // adapt puts PEFT's pairs on all linear layers and experts.
 func (c causalCase) adapt(t *testing.T) map[string]*torch.Var {
 	t.Helper()
@@ -257,8 +176,7 @@ func (c causalCase) adaptThese(t *testing.T, linears []transformers.Linear) map[
 			key := module + "." + matrix + ".weight"
 			entry, ok := c.expected.Lookup(key)
 			expect.Require(t, ok, "no %s in the fixture", key)
-			v := must.Get(torch.Parameter(c.want(t, key), entry.Shape...))(t)
-			t.Cleanup(v.Close)
+			v := must.Open(torch.Parameter(c.want(t, key), entry.Shape...))(t)
 			params[key], pair[i] = v, v
 		}
 		must.Do(t, c.Model.Adapt(linear.Layer, pair[0], pair[1], nil, 3.0/2))
@@ -286,13 +204,12 @@ func (c causalCase) meanLoss(s *torch.Scope, adapter bool) torch.Tensor {
 func TestCausalAdapterGradientsEqualPEFT(t *testing.T) {
 	eachCausal(t, transformers.CausalOptions{DType: "fp32"}, func(t *testing.T, name string, c causalCase) {
 		params := c.adapt(t)
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			loss := c.meanLoss(s, true)
 			torchtest.Near(t, s.Read(loss), c.want(t, "loss"), tolerance, "loss")
 			s.Backward(loss)
 			compareGradients(t, s, params, c.want)
-			return nil
-		}))
+		})
 		torchtest.Near(t, c.read(t, c.sequences, false), c.want(t, "logits"), logitsLimit(name), "without the adapter, logits")
 	})
 }
@@ -319,7 +236,7 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 		name := func(s transformers.TensorSpec) string { return names[s.Name] }
 		slices.SortStableFunc(specs, func(a, b transformers.TensorSpec) int { return strings.Compare(name(a), name(b)) })
 		want := c.want(t, "whole")
-		must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+		torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 			s.Backward(c.meanLoss(s, false))
 			i := -1
 			var dot, squares, weights float64
@@ -360,8 +277,7 @@ func TestCausalGradientsEqualTransformers(t *testing.T) {
 					expect.True(t, !trained, "%s is trained", name)
 				}
 			}
-			return nil
-		}))
+		})
 	})
 	expect.True(t, compared >= 40, "only %d fixtures have gradients of all weights", compared)
 }
@@ -377,12 +293,11 @@ func TestCausalAdapterStepsEqualPEFT(t *testing.T) {
 		defer adam.Close()
 		var losses []float32
 		for range c.want(t, "losses") {
-			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 				loss := c.meanLoss(s, true)
 				losses = append(losses, s.Read(loss)...)
 				s.Backward(loss)
-				return nil
-			}))
+			})
 			must.Get(adam.Step([]float64{0.02}, 0))(t)
 		}
 		for i, want := range c.want(t, "losses") {
@@ -409,7 +324,7 @@ func TestExpertLoad(t *testing.T) {
 		}
 		var grads [2][]float32
 		for i, again := range []bool{false, true} {
-			must.Do(t, torch.Do(torch.Train, func(s *torch.Scope) error {
+			torchtest.Do(t, torch.Train, func(s *torch.Scope) {
 				var load torch.Tensor
 				hidden, _ := s.Hidden(c.Model, torch.Pack(c.sequences[1:2]), torch.Pass{Load: &load, Checkpoint: again, Rows: []int64{3}})
 				expect.Equal(t, len(s.Read(hidden)), c.Config.HiddenSize)
@@ -424,8 +339,7 @@ func TestExpertLoad(t *testing.T) {
 				grad, ok := s.Grad(router)
 				expect.Require(t, ok, "the router has no gradient")
 				grads[i] = s.Read(grad)
-				return nil
-			}))
+			})
 			must.Do(t, torch.ZeroGrad([]*torch.Var{router}))
 		}
 		torchtest.Near(t, grads[1], grads[0], 1e-6, "gradients of a router")
@@ -439,7 +353,7 @@ func TestTargets(t *testing.T) {
 	for _, name := range causalCases(t) {
 		configs = append(configs, must.Get(transformers.LoadCausalConfig(filepath.Join("testdata", "causal", name)))(t))
 	}
-	for _, name := range append(encoderCases(t), "bert") {
+	for _, name := range encoderCases(t) {
 		configs = append(configs, must.Get(transformers.LoadConfig(filepath.Join("testdata", name)))(t))
 	}
 	for _, config := range configs {

@@ -2,7 +2,6 @@ package transformers_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,8 +33,7 @@ func TestQuantizeOnLoading(t *testing.T) {
 			rounding := torchtest.RelativeError(openCausal(t, name, transformers.CausalOptions{DType: "bf16"}).read(t, c.sequences, false), want)
 			dir := t.TempDir()
 			must.Do(t, c.Save(dir, transformers.SaveOptions{}))
-			saved := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
-			again := causalCase{Causal: saved}.read(t, c.sequences, false)
+			again := causalCase{Causal: loadFP32(t, dir)}.read(t, c.sequences, false)
 			// On processors with fast bf16, a quantised model computes in it: the saved model must be as close as the
 			// bf16 model is to itself in fp32.
 			e = torchtest.RelativeError(got, again)
@@ -52,9 +50,8 @@ func TestBlocksStayAsStored(t *testing.T) {
 			_, kind, _ := strings.Cut(name, "-")
 			quant := torch.QuantType(strings.ToLower(kind))
 			c := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{}))(t)
-			got := c.Quantised()
-			expect.True(t, slices.Contains(got, quant) == quant.Known(), "quantised as %v", got)
-			plain := must.Open(transformers.LoadCausal(dir, transformers.CausalOptions{DType: "fp32"}))(t)
+			expect.Same(t, quant.Known(), slices.Contains(c.Quantised(), quant), "quantised as %v", c.Quantised())
+			plain := loadFP32(t, dir)
 			ids := [][]int32{readCase(t, name).IDs}
 			e := torchtest.RelativeError(causalCase{Causal: c}.read(t, ids, false), causalCase{Causal: plain}.read(t, ids, false))
 			expect.True(t, e <= 0.03, "logits differ by %g", e)
@@ -68,12 +65,10 @@ func TestBlocksStayAsStored(t *testing.T) {
 
 // generated returns the events of greedy decoding with an adapter: n tokens and their log-probs.
 func generated(t *testing.T, c *transformers.Causal, prompt []int32, n, adapter int) (all []torch.Event) {
-	e := must.Get(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 1}))(t)
-	defer e.Close()
+	e := must.Open(torch.NewEngine(c.Model, torch.EngineConfig{Slots: 1}))(t)
 	must.Get(e.Submit(torch.Request{Prompt: prompt, Samples: 1, MaxNew: n, Seed: 1, Adapter: adapter}))(t)
 	for e.Unfinished() > 0 {
-		events := must.Get(e.Step(torch.StepTokens()))(t)
-		all = append(all, events...)
+		all = append(all, must.Get(e.Step(torch.StepTokens()))(t)...)
 	}
 	return all
 }
@@ -110,11 +105,11 @@ func TestBitsandbytesFolder(t *testing.T) {
 			tensors = append(tensors, tensor)
 			continue
 		}
-		tensors = append(tensors, nf4Tensors(t, plain, tensor)...)
+		tensors = append(tensors, nf4Tensors(t, tensor)...)
 	}
 	must.Do(t, safetensors.Write(filepath.Join(stored, "model.safetensors"), tensors, nil))
-	config := must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t)
-	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(string(config), "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
+	config := must.Read(t, filepath.Join(plain, "config.json"))
+	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(config, "{", `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"},`, 1))
 	want := logitsOf(t, plain, "nf4")
 	expect.Equal(t, want, logitsOf(t, stored, ""), "logits")
 	c := must.Open(transformers.LoadCausal(stored, transformers.CausalOptions{}))(t)
@@ -156,7 +151,7 @@ func TestPackedFolder(t *testing.T) {
 	}
 	must.Do(t, safetensors.Write(filepath.Join(plain, "model.safetensors"), dense, nil))
 	must.Do(t, safetensors.Write(filepath.Join(stored, "model.safetensors"), packed, nil))
-	config := string(must.Get(os.ReadFile(filepath.Join(plain, "config.json")))(t))
+	config := must.Read(t, filepath.Join(plain, "config.json"))
 	must.Write(t, filepath.Join(stored, "config.json"), strings.Replace(config, "{", `{"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"},`, 1))
 	for _, dtype := range []string{"", "fp32", "int8", "nf4"} {
 		expect.Equal(t, logitsOf(t, stored, dtype), logitsOf(t, plain, dtype))
@@ -166,17 +161,11 @@ func TestPackedFolder(t *testing.T) {
 	expect.Equal(t, logitsOf(t, saved, ""), logitsOf(t, plain, ""))
 }
 
-// nf4Tensors returns a weight of the folder dir as bitsandbytes stores it.
-func nf4Tensors(t *testing.T, dir string, w safetensors.Tensor) []safetensors.Tensor {
+// nf4Tensors returns a weight as bitsandbytes stores it.
+func nf4Tensors(t *testing.T, w safetensors.Tensor) []safetensors.Tensor {
 	t.Helper()
-	files := must.Get(safetensors.OpenModel(dir))(t)
-	defer files.Close()
-	data := must.Get(files.Float32s(w.Name))(t)
-	v := must.Get(torch.Constant(data, w.Shape...))(t)
-	defer v.Close()
-	blocks := must.Get(v.Quantize(torch.NF4))(t)
-	defer blocks.Close()
-	rows := must.Get(blocks.ReadBytes())(t)
+	v := must.Open(torch.Constant(must.Get(w.Float32s())(t), w.Shape...))(t)
+	rows := must.Get(must.Open(v.Quantize(torch.NF4))(t).ReadBytes())(t)
 	var codes, absmax []byte
 	for block := range slices.Chunk(rows, 36) {
 		absmax = append(absmax, block[:4]...)

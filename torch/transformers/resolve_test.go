@@ -44,8 +44,7 @@ func openWeights(t *testing.T, tensors []safetensors.Tensor) *safetensors.Model 
 	t.Helper()
 	dir := t.TempDir()
 	must.Do(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil))
-	m := must.Open(safetensors.OpenModel(dir))(t)
-	return m
+	return must.Open(safetensors.OpenModel(dir))(t)
 }
 
 func TestResolve(t *testing.T) {
@@ -116,21 +115,6 @@ func TestResolveRefuses(t *testing.T) {
 	}
 }
 
-func TestLinears(t *testing.T) {
-	c := tiny()
-	got := c.Linears()
-	want := []Linear{
-		{Name: "encoder.layer.0.attention.self.query", Layer: "layers.0.q", In: 8, Out: 8},
-		{Name: "encoder.layer.0.attention.self.key", Layer: "layers.0.k", In: 8, Out: 8},
-		{Name: "encoder.layer.0.attention.self.value", Layer: "layers.0.v", In: 8, Out: 8},
-		{Name: "encoder.layer.0.attention.output.dense", Layer: "layers.0.o", In: 8, Out: 8},
-		{Name: "encoder.layer.0.intermediate.dense", Layer: "layers.0.up", In: 8, Out: 16},
-		{Name: "encoder.layer.0.output.dense", Layer: "layers.0.down", In: 16, Out: 8},
-	}
-	expect.Equal(t, want, got[:6])
-	expect.True(t, len(got) == 12 && got[11].Name == "encoder.layer.1.output.dense", "%d modules, the last %+v", len(got), got[len(got)-1])
-}
-
 // bert-base with rank 8 on the default targets has 1,327,104 LoRA parameters.
 func TestDefaultTargetsOfBertBase(t *testing.T) {
 	c := &Config{ModelType: "bert", HiddenSize: 768, IntermediateSize: 3072, NumHiddenLayers: 12, NumAttentionHeads: 12}
@@ -197,23 +181,10 @@ func TestRegisterFamily(t *testing.T) {
 	}
 }
 
-// openFixture opens weights quantised by bitsandbytes; scripts/fixtures/quantized.py writes them.
-func openFixture(t *testing.T) *safetensors.Model {
-	t.Helper()
-	dir := t.TempDir()
-	data, err := os.ReadFile(filepath.Join("..", "testdata", "quantized.safetensors"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "model.safetensors"), data, 0o600)
-	}
-	must.Do(t, err)
-	files := must.Open(safetensors.OpenModel(dir))(t)
-	return files
-}
-
-// TestNF4EqualsBitsandbytes: weights have the same values as in bitsandbytes, also with nested scales.
+// TestNF4EqualsBitsandbytes: weights stored by bitsandbytes (scripts/fixtures/quantized.py) have its values, also with nested scales.
 func TestNF4EqualsBitsandbytes(t *testing.T) {
 	torchtest.NoLeaks(t)
-	files := openFixture(t)
+	files := must.Open(safetensors.OpenModel(must.Folder(t, map[string]string{"model.safetensors": must.Read(t, filepath.Join("..", "testdata", "quantized.safetensors"))})))(t)
 	for _, name := range []string{"f32", "bf16", "double"} {
 		want := must.Get(files.Float32s(name + ".dequantized"))(t)
 		got := must.Get(nf4Values(files, name+".weight", []int64{6, 192}))(t)

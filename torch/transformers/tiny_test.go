@@ -170,8 +170,7 @@ func randomModel(shape transformers.LlamaShape, kind string) (*transformers.Caus
 // completions generates to count prompts of 1 to 40 tokens, in up to slots at a time, and returns the events by prompt.
 func completions(t *testing.T, m *transformers.Causal, count, slots int) map[string][]torch.Event {
 	t.Helper()
-	e := must.Get(torch.NewEngine(m.Model, torch.EngineConfig{Slots: slots}))(t)
-	defer e.Close()
+	e := must.Open(torch.NewEngine(m.Model, torch.EngineConfig{Slots: slots}))(t)
 	found := map[string][]torch.Event{}
 	for i := range count {
 		rng := rand.New(rand.NewPCG(9, uint64(i)))

@@ -207,7 +207,7 @@ func closeNumbers(want, got string) bool {
 func TestHead(t *testing.T) {
 	from := filepath.Join("..", "..", "..", "torch", "transformers")
 	dir := t.TempDir()
-	for _, name := range []string{"testdata/bert/config.json", "testdata/bert/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
+	for _, name := range []string{"testdata/encoders/bert_odd/config.json", "testdata/encoders/bert_odd/model.safetensors", "tokenizer/testdata/wordpiece/tokenizer.json", "tokenizer/testdata/wordpiece/tokenizer_config.json"} {
 		must.Do(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), must.Get(os.ReadFile(filepath.Join(from, name)))(t), 0o644))
 	}
 	named := must.Get(jinja.ParseJSON([]byte(`{"sure":{"type":"noul"},"team":{"type":"choice","criteria":{"a":null,"b":null,"c":null}}}`)))(t).(*jinja.Dict)
