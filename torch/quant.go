@@ -71,13 +71,17 @@ func (v *Var) Quantize(t QuantType) (quantized *Var, err error) {
 	return quantized, err
 }
 
-// Dequantize returns the weight [out, in] stored in v as rows of blocks of t: in F32 exactly as t defines it, in BF16,
-// or without a dtype as products of a layer use it.
-func (v *Var) Dequantize(t QuantType, in int64, dtype ...DType) (dense *Var, err error) {
-	as := none
-	if len(dtype) > 0 {
-		as = integer(scalarTypes[dtype[0]])
-	}
+// Dequantize returns the weight [out, in] stored in v as rows of blocks of t: in F32 exactly as t defines it, or in BF16.
+func (v *Var) Dequantize(t QuantType, in int64, dtype DType) (dense *Var, err error) {
+	return v.dequantize(t, in, integer(scalarTypes[dtype]))
+}
+
+// DequantizeAsUsed is Dequantize to the values, and the dtype, by which layers multiply.
+func (v *Var) DequantizeAsUsed(t QuantType, in int64) (dense *Var, err error) {
+	return v.dequantize(t, in, none)
+}
+
+func (v *Var) dequantize(t QuantType, in int64, as arg) (dense *Var, err error) {
 	err = Do(NoGrad, func(s *Scope) error {
 		dense = s.Keep(s.call(opDequantize, operand(v.T()), integer(t.number()), integer(in), as))
 		return nil

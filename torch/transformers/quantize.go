@@ -135,7 +135,7 @@ func (c *Causal) Dense(name string, in int64, use func(weight *torch.Var) error)
 	if !ok {
 		return use(c.Weights[name])
 	}
-	dense, err := c.Weights[quantName(name, quant)].Dequantize(quant, in)
+	dense, err := c.Weights[quantName(name, quant)].DequantizeAsUsed(quant, in)
 	if err != nil {
 		return err
 	}
