@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -50,25 +49,17 @@ func TestExamples(t *testing.T) {
 		accept    []Format
 		want      Example
 	}{
-		{"text", `{"text":"q","id":7}`, nil, Example{Format: LanguageModelling, Text: text("q"), Extra: dataset.Object{{Name: "id", Value: int64(7)}}}},
 		{"messages", `{"messages":[` + say("user", "q") + `,` + say("assistant", "a") + `],"tools":"[{\"name\":\"f\",\"x\":null}]","chat_template_kwargs":{"think":false}}`, nil,
 			Example{Format: LanguageModelling, Text: chat("user: q", "assistant: a"), TemplateInputs: envs.TemplateInputs{Tools: []any{dataset.Object{{Name: "name", Value: "f"}, {Name: "x", Value: nil}}}, TemplateArgs: dataset.Object{{Name: "think", Value: false}}}}},
-		{"prompt", `{"prompt":"q","answer":"72"}`, nil, Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "answer", Value: "72"}}}},
 		{"prompt with a completion beside it", `{"prompt":"q","completion":"a"}`, []Format{PromptOnly},
 			Example{Format: PromptOnly, Prompt: text("q"), Extra: dataset.Object{{Name: "completion", Value: "a"}}}},
 		{"prompt and completion", `{"completion":"","prompt":"q","label":3}`, nil,
 			Example{Format: PromptCompletion, Prompt: text("q"), Extra: dataset.Object{{Name: "label", Value: int64(3)}}}},
-		{"conversational prompt and completion", `{"prompt":[` + say("user", "q") + `],"completion":[` + say("assistant", "a") + `],"tools":[]}`, nil,
-			Example{Format: PromptCompletion, Prompt: chat("user: q"), Completion: chat("assistant: a")}},
 		{"unpaired", `{"prompt":"q","completion":"a","label":true}`, nil, Example{Format: Unpaired, Prompt: text("q"), Completion: text("a"), Label: true}},
 		{"unpaired, read for its completions", `{"prompt":"q","completion":"a","label":true}`, []Format{LanguageModelling, PromptCompletion},
 			Example{Format: PromptCompletion, Prompt: text("q"), Completion: text("a"), Extra: dataset.Object{{Name: "label", Value: true}}}},
 		{"unpaired conversation", `{"messages":[` + say("user", "q") + `,` + say("assistant", "a") + `],"label":false}`, nil,
 			Example{Format: Unpaired, Prompt: chat("user: q"), Completion: chat("assistant: a")}},
-		{"preference", `{"prompt":"q","chosen":"a","rejected":"b","score":0.5}`, nil,
-			Example{Format: Preference, Prompt: text("q"), Chosen: text("a"), Rejected: text("b"), Extra: dataset.Object{{Name: "score", Value: 0.5}}}},
-		{"implicit prompt", `{"chosen":[` + say("user", "q") + `,` + say("assistant", "a") + `],"rejected":[{"content":"q","role":"user"},` + say("assistant", "b") + `]}`, nil,
-			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: b")}},
 		{"implicit prompt that a text repeats", `{"prompt":"q","chosen":[` + say("user", "q") + `,` + say("assistant", "a") + `],"rejected":[` + say("user", "q") + `,` + say("assistant", "a") + `]}`, nil,
 			Example{Format: Preference, Prompt: chat("user: q"), Chosen: chat("assistant: a"), Rejected: chat("assistant: a"), Extra: dataset.Object{{Name: "prompt", Value: "q"}}}},
 		{"ShareGPT", `{"conversations":[{"from":"human","value":"q","weight":1},{"from":"gpt","value":"a"}],"system":"s"}`, nil,
@@ -282,14 +273,8 @@ func TestMessagesInJSON(t *testing.T) {
 // TestMixedRecords: further data sets may have other columns, have max_samples rows at most after their weight, and keep their own
 // validation rows to themselves.
 func TestMixedRecords(t *testing.T) {
-	dir := t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	o := &texts{Dataset: file("a.jsonl", `{"text":"a"}`), Rows: Rows{TrainSplit: "train", EvalSplit: "validation", MaxSamples: 3}}
-	o.Mix = []string{file("b.jsonl", `{"prompt":"b","completion":"c"}`) + "=9", file("c.jsonl", "{\"text\":\"d\"}\n{\"text\":\"e\"}\n") + "=0.5"}
+	o := &texts{Dataset: must.File(t, "a.jsonl", `{"text":"a"}`), Rows: Rows{TrainSplit: "train", EvalSplit: "validation", MaxSamples: 3}}
+	o.Mix = []string{must.File(t, "b.jsonl", `{"prompt":"b","completion":"c"}`) + "=9", must.File(t, "c.jsonl", "{\"text\":\"d\"}\n{\"text\":\"e\"}\n") + "=0.5"}
 	records := must.Get(o.Records(t.Context(), envs.Setup{Find: func(_ context.Context, name, config string, _ ...string) ([]dataset.Part, error) {
 		return dataset.Find(config, name)
 	}}))(t)

@@ -79,15 +79,11 @@ func TestVerdicts(t *testing.T) {
 // TestLayouts reads problems in each layout and runs their solutions.
 func TestLayouts(t *testing.T) {
 	j := newTestGrader(t)
-	folder := t.TempDir()
-	for name, text := range map[string]string{
-		"problem_description.txt": "Add one.", "python_sol.py": "def f(x): return x + 1", "q_sol.q": "f:{x+1}", "q_test_case_1.q": "show f 1",
-		"q_exact_ans_test_case_1.txt": "2", "test_case_1.py": "print(f(1))", "python_exact_ans_test_case_1.txt": "2\n",
-		"test_case_10.py": "print(f(10))", "python_exact_ans_test_case_10.txt": "11",
-	} {
-		must.Do(t, os.MkdirAll(folder+"/problem_1", 0o755))
-		must.Do(t, os.WriteFile(folder+"/problem_1/"+name, []byte(text), 0o644))
-	}
+	folder := must.Folder(t, map[string]string{
+		"problem_1/problem_description.txt": "Add one.", "problem_1/python_sol.py": "def f(x): return x + 1", "problem_1/q_sol.q": "f:{x+1}", "problem_1/q_test_case_1.q": "show f 1",
+		"problem_1/q_exact_ans_test_case_1.txt": "2", "problem_1/test_case_1.py": "print(f(1))", "problem_1/python_exact_ans_test_case_1.txt": "2\n",
+		"problem_1/test_case_10.py": "print(f(10))", "problem_1/python_exact_ans_test_case_10.txt": "11",
+	})
 	for _, test := range []struct {
 		path  string
 		tests int

@@ -48,7 +48,6 @@ func TestChoose(t *testing.T) {
 			[]Part{{"train", []string{"main/train-a.txt", "main/train-b.txt"}}, {"test", []string{"main/b1.json", "main/a1.json"}}}, ""},
 		{"README, any depth", "socratic", readme, []string{"s.csv", "a/b/s.csv", "as.csv", "t/u/v.tsv", "t_tsv"}, []Part{{"train", []string{"a/b/s.csv", "s.csv", "t/u/v.tsv"}}}, ""},
 		{"README, folder", "dir", readme, []string{"more/test.csv", "more/train.csv", "train.csv"}, []Part{{"train", []string{"more/train.csv"}}, {"test", []string{"more/test.csv"}}}, ""},
-		{"README, which", "", readme, nil, nil, `the data set has several configurations; choose one with --dataset-config: "main", "socratic", "dir"`},
 		{"README, no files", "main", readme, []string{"main/train-a"}, nil, `no files match "main/b[0-9].json", which README.md names for split "test" of the configuration "main"`},
 		{"README without configs", "", "---\nlicense: mit\n---\n", []string{"a.csv"}, []Part{{"train", []string{"a.csv"}}}, ""},
 		{"README that is not YAML", "", "---\nconfigs: [\n---\n", []string{"a.csv"}, nil, `README.md: the header is not valid YAML: [1:10] sequence end token ']' not found`},
@@ -67,10 +66,7 @@ func TestChoose(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"sub/train.jsonl", "sub/test.jsonl", "other.csv", "plain.csv"} {
-		must.Write(t, filepath.Join(dir, name), "a\n1\n")
-	}
+	dir := must.Folder(t, map[string]string{"sub/train.jsonl": "a\n1\n", "sub/test.jsonl": "a\n1\n", "other.csv": "a\n1\n", "plain.csv": "a\n1\n"})
 	in := func(name string) string { return filepath.Join(dir, name) }
 	for _, tt := range []struct {
 		name   string
@@ -260,10 +256,8 @@ func TestSaveToDisk(t *testing.T) {
 func TestArrowRefused(t *testing.T) {
 	saved := must.Get(os.ReadFile(filepath.Join("testdata", "saved", "train", "data-00000-of-00001.arrow")))(t)
 	for name, content := range map[string][]byte{"empty": nil, "text": []byte("hello, this is no Arrow"), "short": saved[:len(saved)/2], "zeros": make([]byte, 4096)} {
-		path := filepath.Join(t.TempDir(), "rows.arrow")
-		must.Do(t, os.WriteFile(path, content, 0o644))
 		var failed error
-		for _, err := range Records(path) {
+		for _, err := range Records(must.File(t, "rows.arrow", string(content))) {
 			failed = err
 		}
 		if name == "zeros" && failed == nil {
@@ -304,9 +298,7 @@ func TestUnpackBound(t *testing.T) {
 			must.Get(z.Write([]byte(row)))(t)
 		}
 		must.Do(t, z.Close())
-		path := filepath.Join(t.TempDir(), name)
-		must.Do(t, os.WriteFile(path, packed.Bytes(), 0o600))
-		return path
+		return must.File(t, name, packed.String())
 	}
 	count := func(path string) (n int, err error) {
 		for _, err = range reader.Records(path) {

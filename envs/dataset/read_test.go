@@ -69,11 +69,6 @@ func TestRead(t *testing.T) {
 			want:    []row{{"Why, then?", "a", "", 2}},
 		},
 		{
-			name: "csv with an empty split column", file: "a.csv",
-			content: "text,label,split\nq,a,\nr,b,\n",
-			want:    []row{{"q", "a", "", 2}, {"r", "b", "", 3}},
-		},
-		{
 			name: "jsonl", file: "a.jsonl", cols: named,
 			content: "\ufeff{\"question\": \"Why \\u00e9\\\\ \\ud83d\\ude00?\", \"options\": [\"a\\\"]\", {\"question\": 3}], \"category\": \"other\"}\r\n\n" +
 				"  {\"category\":-12,\"question\":\"q\",\"deep\":{\"x\":[{}]}}  ",
@@ -130,10 +125,8 @@ func TestReadErrors(t *testing.T) {
 		{"record with semicolons", "a.csv", "text;label\nwhy; then?;a\n", Columns{}, `:2: the row has 3 fields, want 2 ("text", "label"); quote fields that contain semicolons`},
 		{"no header", "a.csv", "q,a\nr,b\n", Columns{}, `:1: no columns "text", "label"; columns are "q", "a"; the first line must name the columns`},
 		{"open quote", "a.csv", "text,label\n\"q,a\n", Columns{}, `:2:6: invalid CSV: extraneous or missing " in quoted-field`},
-		{"bare quote", "a.csv", "text,label\nq \"x,a\n", Columns{}, `:2:3: invalid CSV: bare " in non-quoted-field`},
 
 		{"csv column", "a.csv", "sentence,lable\nq,a\n", Columns{Text: "sentence"}, `:1: no column "label"; columns are "sentence", "lable"; did you mean "lable"?`},
-		{"csv column near", "a.csv", "Text,label\nq,a\n", Columns{}, `:1: no column "text"; columns are "Text", "label"; did you mean "Text"?`},
 		{"csv column twice", "a.csv", "text,label,text\nq,a,r\n", Columns{}, `:1: column "text" occurs twice in the header; rename one`},
 		{"csv split column", "a.csv", "text,label\nq,a\n", Columns{Split: "part"}, `:1: no column "part"; columns are "text", "label"`},
 		{"jsonl column", "a.jsonl", ok + `{"text":"q","lab\u0065ls":"a"}`, Columns{}, `:2: no column "label"; columns are "text", "labels"; did you mean "labels"?`},
@@ -160,14 +153,12 @@ func TestReadErrors(t *testing.T) {
 		{"csv utf8", "a.csv", "text,label\nq,a\ncaf\xe9,a\n", Columns{}, `:3: invalid UTF-8 at byte 4 of the line; save the file as UTF-8`},
 		{"csv cut rune", "a.csv", "text,label\nq,\xe2\x82", Columns{}, `:2: invalid UTF-8 at byte 3 of the line; save the file as UTF-8`},
 		{"csv nul", "a.csv", "text,label\nq\x00,a\n", Columns{}, `:2: NUL at byte 2 of the line; save the file as UTF-8`},
-		{"json utf8", "a.json", "[{\"text\":\n\"\xff\"}]", Columns{}, `:2: invalid UTF-8 at byte 2 of the line; save the file as UTF-8`},
 		{"json utf8 behind the array", "a.json", "[{\"text\":\"q\",\"label\":1}]\n\xff", Columns{}, `:2: invalid UTF-8 at byte 1 of the line; save the file as UTF-8`},
 		{"utf16", "a.csv", "\xff\xfet\x00", Columns{}, `:1: invalid UTF-8 at byte 1 of the line; save the file as UTF-8`},
 		{"escaped nul", "a.jsonl", `{"text":"a\u0000","label":"a"}`, Columns{}, `:1: column "text": NUL character at byte 2; remove it`},
 		{"half a character", "a.jsonl", `{"text":"\\\ud83dx","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\\\\\ud83dx\""; write the character itself`},
 		{"halves reversed", "a.jsonl", `{"text":"\ude00\ud83d","label":"a"}`, Columns{}, `:1: column "text": unpaired surrogate escape in "\"\\ude00\\ud83d\""; write the character itself`},
 
-		{"jsonl syntax", "a.jsonl", ok + ` {"text":q}`, Columns{}, `:2:10: invalid JSON: invalid character 'q' looking for beginning of value`},
 		{"jsonl cut", "a.jsonl", ok + `{"text":"q`, Columns{}, `:2:10: invalid JSON: unexpected end of JSON input`},
 		{"jsonl two on a line", "a.jsonl", `{"text":"q","label":1} {}`, Columns{}, `:1:24: invalid JSON: invalid character '{' after top-level value`},
 		{"json lines named json", "a.json", ok + "{\n\"text\":q}", Columns{}, `:2:1: invalid JSON: invalid character 'q' looking for beginning of value`},

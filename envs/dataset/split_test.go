@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -321,10 +320,7 @@ func TestDivide(t *testing.T) {
 		{"test only", map[string]string{"train.jsonl": `{"id":"a"}`, "test.jsonl": `{"id":"b"}`}, "", "a", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := t.TempDir()
-			for name, content := range tt.files {
-				must.Write(t, filepath.Join(dir, filepath.FromSlash(name)), content)
-			}
+			dir := must.Folder(t, tt.files)
 			parts := must.Get(Find("", dir))(t)
 			d := must.Get(Reader{}.Divide(parts))(t)
 			in := func(ids string) string { return strings.ReplaceAll(ids, dir, "DIR") }

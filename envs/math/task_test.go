@@ -102,19 +102,16 @@ func TestJudge(t *testing.T) {
 		{number, "The answer is 18.", answer.Exact, true, true, answer.ByPhrase}, // the colon may be missing
 		{number, "The answer is: 18 dollars", answer.Exact, false, true, answer.ByPhrase},
 		{number, "The answer is: 18 dollars", answer.Units, true, true, answer.ByPhrase},
-		{number, "The answer is: 18.00", answer.Exact, false, true, answer.ByPhrase},
 		{number, "The answer is: $18.00", answer.Numeric, true, true, answer.ByPhrase},
 		{number, "so 18", answer.Numeric, true, false, answer.ByLastNumber},
 		{number, "#### 18", answer.Numeric, true, false, answer.ByHash},
 		{number, "", answer.Units, false, false, answer.NotFound},
-		{boxed, `\boxed{\frac{1}{2}}`, answer.Exact, true, true, answer.ByBoxed},
 		{boxed, `\boxed{\frac12}`, answer.Exact, false, true, answer.ByBoxed},
 		{boxed, `\boxed{\frac12}`, answer.Numeric, true, true, answer.ByBoxed},
 		{boxed, `The answer is 3, no: \boxed{0.5}`, answer.Numeric, true, true, answer.ByBoxed},
 		{letter, `\boxed{\text{b}}`, answer.Numeric, true, true, answer.ByBoxed},
 		{number, "Answer: 18 apples (3 red)", answer.Math, true, false, answer.ByPhrase},
 		{number, "The answer is: 18 or 19", answer.Math, false, true, answer.ByPhrase},
-		{boxed, `so \boxed{\frac{2}{4}}.`, answer.Math, true, true, answer.ByBoxed},
 		{boxed, "a half, that is **0.5**", answer.Math, true, false, answer.ByBold},
 		{letter, `\boxed{(B)\ 12}`, answer.Math, true, true, answer.ByBoxed},
 	} {
@@ -355,12 +352,9 @@ func TestNewRefuses(t *testing.T) {
 		{envs.Setup{}, envs.Settings{"dataset": five, "eval_dataset": three, "few_shot": "1"}, `share the problem "What is 0+0?"`},
 		{envs.Setup{EvalOnly: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "few_shot: the 1 examples would be problems of "},
 		{envs.Setup{HeldOut: 2}, envs.Settings{"dataset": three, "few_shot": "1"}, "2 problems are too few to hold out 2"},
-		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "-1"}, "few_shot: -1 is out of range"},
 		{envs.Setup{Lines: true}, envs.Settings{"dataset": three, "few_shot": "1"}, "max_steps is 0"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "1", "sym_calc": "true", "annotate": "false"}, "sym_calc"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "few_shot": "1", "kind_column": "level"}, "kind_column: " + three + ` has no column "level"; its columns are`},
-		{envs.Setup{}, envs.Settings{"dataset": three, "answer_match": "fuzzy"}, `"fuzzy" is not one of exact, numeric, units, math`},
-		{envs.Setup{}, envs.Settings{"dataset": three, "few_shots": "3"}, "did you mean few_shot?"},
 		{envs.Setup{}, envs.Settings{"dataset": three, "system_prompt": three + ".txt"}, "option system_prompt: open "},
 	} {
 		expect.Failure(envs.New(GSM8K, test.setup, test.settings))(t, test.want)

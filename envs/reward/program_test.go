@@ -25,10 +25,8 @@ import (
 func shell(t *testing.T, body string) (command, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	path := filepath.Join(dir, "judge.sh")
 	script := "dir='" + dir + "'\nwhile IFS= read -r line; do\nid=${line#*:}; id=${id%%,*}\n" + body + "\ndone\n"
-	must.Do(t, os.WriteFile(path, []byte(script), 0o600))
-	return "cmd:'sh " + path + "'", dir
+	return "cmd:'sh " + must.File(t, "judge.sh", script) + "'", dir
 }
 
 const good = `echo "{\"id\":$id,\"reward\":1}"`

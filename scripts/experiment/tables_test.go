@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,14 +78,11 @@ func TestProductsAreThoseOfBench(t *testing.T) {
 }
 
 func TestBenchTable(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "bench.json")
-	must.Do(t, os.WriteFile(path, []byte(`{
+	b := must.Into[benchResults](t, json.Unmarshal, []byte(`{
  "step": {"ours": {"best_s": 2, "cpu_capability": "AVX2", "threads": 2, "more": 1}, "peer": {"best_s": 5, "threads": 2},
           "peer_tuned": {"best_s": 3, "threads": 2}, "ratio_to_peer": 2.5, "ratio_to_peer_tuned": 1.5, "memory_of_peer": 0.25, "disturbed": false},
  "mixed": {"ours": {"best_s": 1, "cpu_capability": "AVX2", "threads": 2}, "peer": {"best_s": 2}, "ratio_to_peer": 2, "tokens_ratio_to_peer": 2.2,
-           "memory_of_peer": 0.5, "disturbed": true}}`), 0o644))
-	var b benchResults
-	must.Do(t, readJSON(path, &b))
+           "memory_of_peer": 0.5, "disturbed": true}}`))
 	var cells [][]string
 	for line := range strings.Lines(b.markdown("Seconds per step")) {
 		if strings.HasPrefix(line, "| mixed") || strings.HasPrefix(line, "| step") {
@@ -111,15 +107,12 @@ func TestQuantizedTable(t *testing.T) {
 
 // TestGPUTables compares measurements with the device's peak, and marks missing ones.
 func TestGPUTables(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "gpu.json")
-	must.Do(t, os.WriteFile(path, []byte(`{"gpu": {"name": "Card", "driver_version": "580.1", "memory.total": "81559 MiB"}, "cases": {
+	g := must.Into[gpuResults](t, json.Unmarshal, []byte(`{"gpu": {"name": "Card", "driver_version": "580.1", "memory.total": "81559 MiB"}, "cases": {
  "device": {"ours": {"case": "device", "copy_gb_s": 3000, "tflop_s": 800, "product": 8192}},
  "generate smol135 b32": {"ours": {"case": "generate", "shape": "smol135", "batch": 32, "decode_step_ms": 0.5, "gb_s": 600}, "peer": {"decode_step_ms": 25, "versions": {"torch": "2.11.0"}}, "ratio_to_peer": 50, "goal": 5},
  "generate smol135 b1": {"ours": {"case": "generate", "shape": "smol135", "batch": 1, "decode_step_ms": 0.25, "gb_s": 1200}, "peer": {"error": "over 5 s"}, "goal": 5},
  "lora_step qwen1.5b b16": {"ours": {"case": "lora_step", "shape": "qwen1.5b", "batch": 16, "best_s": 0.2, "tflop_s": 200, "gpu": {"extra_mb": 6000}},
-   "peer": {"best_s": 0.3, "gpu": {"extra_mb": 10000}}, "ratio_to_peer": 1.5, "memory_of_peer": 0.6, "goal": 2, "memory_goal": 0.5}}}`), 0o644))
-	var g gpuResults
-	must.Do(t, readJSON(path, &g))
+   "peer": {"best_s": 0.3, "gpu": {"extra_mb": 10000}}, "ratio_to_peer": 1.5, "memory_of_peer": 0.6, "goal": 2, "memory_goal": 0.5}}}`))
 	text := g.markdown()
 	expect.Contains(t, text,
 		"Card, 81559 MiB, driver 580.1. A large copy moves 3000 GB/s there, read and written; a product of bf16 matrices of 8192 rows does 800 TFLOP/s. Python: torch 2.11.0.",

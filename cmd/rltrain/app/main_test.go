@@ -174,7 +174,6 @@ func TestUsageErrors(t *testing.T) {
 		{"predict --model MODEL --top 4", "--top: 4 is out of range; the model has 3 labels"},
 		{"predict --model MODEL --threads -1", "--threads: -1 is out of range; it must be 0 to 1024"},
 		{"merge --model MODEL", "merge needs --output-dir DIR for the merged model"},
-		{"report", "report needs 1 argument, DIR..., not 0"},
 		{"completion tcsh", `completion: unknown shell "tcsh"; choose bash, zsh or fish`},
 	} {
 		f.fails(t, shared.ExitUsage, test.want, strings.Fields(test.args)...)

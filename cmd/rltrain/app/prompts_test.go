@@ -215,16 +215,14 @@ func TestToolsInTraining(t *testing.T) {
 	must.Do(t, policy.TinyChatModel(f.expand("TMP/start"), 1, 32, 7))
 	f.write(t, "TMP/template.jinja", `{% for t in tools or [] %}{{ t.function.name }};{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}`+
 		`{% for c in m.tool_calls or [] %}<tool_call>{"name":"{{ c.function.name }}","arguments":{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}<eos>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}`)
-	f.write(t, "TMP/tools.json", `[{"name": "f", "run": "cmd:sh TMP/tool.sh"}]`)
-	f.edit(t, "TMP/tools.json", "TMP/tool.sh", f.expand("TMP/tool.sh"))
+	f.write(t, "TMP/tools.json", f.expand(`[{"name": "f", "run": "cmd:sh TMP/tool.sh"}]`))
 	f.write(t, "TMP/tool.sh", `while IFS= read -r line; do id=${line#*:}; id=${id%%,*}; echo "{\"id\":$id,\"result\":\"zz\"}"; done`+"\n")
-	f.write(t, "TMP/reward.sh", `while IFS= read -r line; do
-echo "$line" >> ASKED
+	f.write(t, "TMP/reward.sh", f.expand(`while IFS= read -r line; do
+echo "$line" >> TMP/asked
 id=${line#*:}; id=${id%%,*}
 case $line in *'"role":"tool"'*) echo "{\"id\":$id,\"reward\":1}" ;; *) echo "{\"id\":$id,\"reward\":0}" ;; esac
 done
-`)
-	f.edit(t, "TMP/reward.sh", "ASKED", f.expand("TMP/asked"))
+`))
 	const tool = `"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}]`
 	const demo = `{"messages":[{"role":"user","content":"go %d"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"zz"},{"role":"assistant","content":"zz"}],` + tool + "}"
 	f.rows(t, "TMP/demos.jsonl", 16, func(i int) string { return fmt.Sprintf(demo, i) })

@@ -47,13 +47,10 @@ func (f folders) learn(t *testing.T, options ...string) []report.Row {
 	f.must(t, "", options...)
 	dir := f.expand(options[slices.Index(options, "--output-dir")+1])
 	all := must.Get(report.ReadMetrics(filepath.Join(dir, "gsm8k_rl", "logs", "metrics.jsonl")))(t)
-	var rows []report.Row
-	for _, row := range all {
-		// Everything after this depends on the clock.
+	for _, row := range all { // the rest depends on the clock
 		maps.DeleteFunc(row, func(name string, _ any) bool { return strings.HasPrefix(name, "time/") })
-		rows = append(rows, row)
 	}
-	return rows
+	return all
 }
 
 // short makes a gsm8k run take a fraction of a second; a judge scores it, because random weights never

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -58,14 +57,18 @@ func TestRecipesSayWhatDiffers(t *testing.T) {
 	}
 }
 
+// argsOf are the least arguments of a task.
+func argsOf(d envs.Definition) []string {
+	if d.Needs != "" {
+		return []string{"--task", d.Name, "--dataset", "d"}
+	}
+	return []string{"--task", d.Name}
+}
+
 // TestDefaultsGolden shows the effective settings of every task.
 func TestDefaultsGolden(t *testing.T) {
 	for _, d := range envs.Definitions() {
-		args := []string{"--task", d.Name}
-		if d.Needs != "" {
-			args = append(args, "--dataset", "d")
-		}
-		c := must.Get(Load(args, nil))(t)
+		c := must.Get(Load(argsOf(d), nil))(t)
 		golden(t, "testdata/defaults_"+d.Name+".yaml", string(c.YAML()))
 	}
 }
@@ -80,16 +83,11 @@ func TestPretrainedGolden(t *testing.T) {
 		if d.ModelRecipe == "" {
 			continue
 		}
-		args := []string{"--task", d.Name}
-		if d.Needs != "" {
-			args = append(args, "--dataset", "d")
-		}
+		args := argsOf(d)
 		c := load(append(args, "--model", "smollm2")...)
 		golden(t, "testdata/pretrained_"+d.Name+".yaml", string(c.YAML()))
 		expect.Same(t, "[all-linear]", c.Text("lora_target_modules"), "%s: an adapter on", d.Name)
-		again := filepath.Join(t.TempDir(), "config.yaml")
-		must.Do(t, os.WriteFile(again, c.YAML(), 0o644))
-		diff := Diff(c, load("--config", again))
+		diff := Diff(c, load("--config", must.File(t, "config.yaml", string(c.YAML()))))
 		expect.True(t, diff == nil, "%s: read again: %v", d.Name, diff)
 		expect.True(t, !strings.Contains(string(load(append(args, "--model", TinyModel, "--mode", d.Modes()[0])...).YAML()), "all-linear"),
 			"%s: settings of a pretrained model for tiny", d.Name)
@@ -98,9 +96,8 @@ func TestPretrainedGolden(t *testing.T) {
 
 // TestPretrainedPolicy: a folder with an adapter is a pretrained model, a folder with all weights is not.
 func TestPretrainedPolicy(t *testing.T) {
-	adapter, full := t.TempDir(), t.TempDir()
-	must.Do(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o644))
-	for dir, want := range map[string]string{adapter: "8", full: "64"} {
+	adapter := must.Folder(t, map[string]string{"adapter_config.json": "{}"})
+	for dir, want := range map[string]string{adapter: "8", t.TempDir(): "64"} {
 		c := must.Get(Load([]string{"--task", "sum_digits", "--mode", "rl_only", "--pretrained-model", dir}, nil))(t)
 		expect.Same(t, want, c.Text("prompts_per_step"), "prompts a step")
 	}

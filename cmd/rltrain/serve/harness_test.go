@@ -95,11 +95,14 @@ func startServer(t testing.TB, c Config, create func(Config) (s *Server, done fu
 	return s
 }
 
-// try posts a body, or sends GET if it is empty.
+// try posts a body, or sends GET if it is empty. The path may have another method before it.
 func (s *running) try(ctx context.Context, path, body string) (*http.Response, error) {
 	method := http.MethodPost
 	if body == "" {
 		method = http.MethodGet
+	}
+	if other, rest, found := strings.Cut(path, " "); found {
+		method, path = other, rest
 	}
 	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
 	if err != nil {

@@ -3,7 +3,6 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,13 +18,11 @@ import (
 // with sends a request with a key and returns the status and the body.
 func (s *running) with(t *testing.T, key, method, path, body string) (int, map[string]any) {
 	t.Helper()
-	q := must.Get(http.NewRequest(method, s.url+path, strings.NewReader(body)))(t)
-	q.Header.Set("Authorization", "Bearer "+key)
-	r := must.Get(s.client.Do(q))(t)
-	defer r.Body.Close()
+	s.key = key
+	status, text := s.ask(t, method+" "+path, body)
 	var got map[string]any
-	_ = json.Unmarshal(must.Get(io.ReadAll(r.Body))(t), &got)
-	return r.StatusCode, got
+	_ = json.Unmarshal([]byte(text), &got)
+	return status, got
 }
 
 // TestRecordedSessions: calls that go on are one segment with the tokens that were sampled, whether they stream or not, and the reward
