@@ -119,7 +119,7 @@ func oracleCases(t *testing.T) []oracleCase {
 		{name: "grpo, k2 in the reward, by all", clip: clip, algorithm: grpo("batch", ""), config: with(twice, kl("k2", true)), reduction: "token", advantages: byAll, loss: surrogate},
 		{name: "grpo, prefetched", clip: clip, prefetched: true, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
 		{name: "grpo, far from the old policy", asked: true, clip: clip, algorithm: grpo("", ""), config: with(twice), reduction: "token", advantages: standardised, loss: surrogate},
-		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.001 }), reduction: "token", advantages: standardised, loss: surrogate},
+		{name: "grpo, stopped", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.0015 }), reduction: "token", advantages: standardised, loss: surrogate},
 		{name: "grpo, stopped in the second pass", clip: clip, algorithm: grpo("", ""), config: with(twice, func(c *Config) { c.TargetKL = 0.004 }), reduction: "token", advantages: standardised, loss: surrogate},
 
 		{name: "ppo, one sample at a time", clip: clip, algorithm: ppo(0.8, 0.1, true), config: with(func(c *Config) { c.MinibatchSize = 1 }), advantages: estimated(0.8, 0.9, true), loss: actorCritic(0.1)},
