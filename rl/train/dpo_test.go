@@ -25,6 +25,20 @@ func newDPO(losses ...string) *algo.DPO {
 	return &algo.DPO{Losses: losses, Beta: 0.4, CPOAlpha: 0.7, SimPOGamma: 0.3, DesirableWeight: 1.5, UndesirableWeight: 0.5}
 }
 
+// TestAccuracyOfPairs: a chosen action is right if it was the most likely one; rejected ones do not count.
+func TestAccuracyOfPairs(t *testing.T) {
+	var samples []*rl.Sample
+	for i, n := range []int{1, 2, 1, 1} {
+		samples = append(samples, &rl.Sample{Index: i % 2, Actions: make([]int32, n)})
+	}
+	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
+		var u update
+		out := policy.Output{Entropy: s.Floats(make([]float32, 5), 5), Rank: func(*torch.Scope) []int64 { return []int64{0, 0, 0, 1, 0} }}
+		u.count(s, samples, out, algo.Needs{Together: true})
+		expect.True(t, u.right == 1 && u.judged == 2, "%v of %v are right, want 1 of 2", u.right, u.judged)
+	})
+}
+
 // TestPairsOfOwnAnswers pairs the best and worst of each group, and counts groups without a difference.
 func TestPairsOfOwnAnswers(t *testing.T) {
 	group := func(rewards ...float64) []*rl.Sample {
