@@ -257,6 +257,7 @@ func TestExpressionsThatFail(t *testing.T) {
 		want       string
 	}{
 		{"correct", unverified, "no verified answer for this episode"},
+		{"truth == '1' ? 1 : 0", unverified, "no verified answer for this episode"},
 		{"1/formatted", sample, "the value is +Inf"},
 		{"log(-1)", sample, "the value is NaN"},
 		{"int(text)", sample, "column 1: "},

@@ -183,6 +183,18 @@ func TestPenaltiesAreASignal(t *testing.T) {
 	}
 }
 
+// TestAStoppedRunGoesOnWithoutASignal: resumed, it stops after another step, unless it is allowed to go on.
+func TestAStoppedRunGoesOnWithoutASignal(t *testing.T) {
+	dir := t.TempDir()
+	train := func(allow bool, h run.Hooks) (Result, error) {
+		c := Config{Steps: 6, Samples: 2, Optimisation: Optimisation{LearningRate: 0.1, Schedule: "constant"}, Signal: Signal{allow}}
+		return Run(t.Context(), newTable(t, 1), fixed(signalStep([4]float64{}, false)), newGRPO(), c, h)
+	}
+	expect.Failure(train(false, run.Hooks{Save: func(_ int, write func(string) error) error { return write(dir) }}))(t, "step 3")
+	expect.Failure(train(false, run.Hooks{Resume: dir}))(t, "step 4")
+	expect.Same(t, 6, must.Get(train(true, run.Hooks{Resume: dir}))(t).Steps, "steps of a run that may go on")
+}
+
 // scripted is an evaluation with given scores by step.
 type scripted struct {
 	scores map[int]float64
