@@ -64,17 +64,6 @@ func TestPairsOfOwnAnswers(t *testing.T) {
 	expect.True(t, ties == 0.25, "%v of the groups are ties", ties)
 }
 
-// TestAccuracyOfPairs: a chosen action is right if it was the most likely one; rejected ones do not count.
-func TestAccuracyOfPairs(t *testing.T) {
-	var u update
-	torchtest.Do(t, torch.NoGrad, func(s *torch.Scope) {
-		out := policy.Output{Entropy: s.Floats(make([]float32, 5), 5), Rank: func(*torch.Scope) []int64 { return []int64{0, 0, 0, 1, 0} }}
-		side := func(i, n int) *rl.Sample { return &rl.Sample{Index: i, Actions: make([]int32, n)} }
-		u.count(s, []*rl.Sample{side(0, 1), side(1, 2), side(0, 1), side(1, 1)}, out, algo.Needs{Together: true})
-	})
-	expect.True(t, u.right == 1 && u.judged == 2, "%v of %v are right, want 1 of 2", u.right, u.judged)
-}
-
 // preferred returns n pairs for the tiny model; chosen answers have small letters.
 func preferred(t testing.TB, p *policy.CausalLM, n int) [][]*rl.Sample {
 	t.Helper()
