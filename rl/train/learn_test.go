@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/rltrain/rltrain/rl/algo"
 	"github.com/rltrain/rltrain/rl/evaluate"
 	"github.com/rltrain/rltrain/rl/policy"
+	"github.com/rltrain/rltrain/torch"
 	"github.com/rltrain/rltrain/torch/safetensors"
 	"github.com/rltrain/rltrain/torch/torchtest"
 	"github.com/rltrain/rltrain/torch/transformers"
@@ -77,6 +79,28 @@ func TestEachAlgorithmLearns(t *testing.T) {
 			expect.True(t, strings.HasPrefix(lines, "Evaluation: ") && strings.Contains(lines, "[SYNC 25] "), "lines:\n%s", lines)
 		})
 	}
+}
+
+// wrongSign is GRPO with the sign of the loss flipped.
+type wrongSign struct{ algo.GRPO }
+
+func (a *wrongSign) Loss(s *torch.Scope, b *algo.Batch) torch.Tensor { return s.Neg(a.GRPO.Loss(s, b)) }
+
+// TestAlarmsOnCollapse trains a good policy with the wrong sign of the loss. An alarm is raised once for as long
+// as it lasts.
+func TestAlarmsOnCollapse(t *testing.T) {
+	p := tinyToken(t, 0)
+	r := newTokenRun(newGRPO)
+	r.Steps = 12
+	must.Get(r.on(t.Context(), t, p, (&recorded{}).hooks()))(t)
+	r = newTokenRun(func() algo.Algorithm { return &wrongSign{algo.GRPO{Clip: algo.Clip{Low: 0.2, High: 0.2}}} })
+	r.Steps, r.LearningRate, r.Seed = 15, 0.01, 2
+	var said recorded
+	must.Get(r.on(t.Context(), t, p, said.hooks()))(t)
+	collapses := slices.DeleteFunc(slices.Clone(said.lines), func(line string) bool {
+		return !strings.HasPrefix(line, "warning: collapse: go back with --resume-from-checkpoint")
+	})
+	expect.Same(t, 1, len(collapses), "%d alarms in\n%s", len(collapses), strings.Join(said.lines, "\n"))
 }
 
 // TestAgentsLearn: the model of an agent, a program that calls it twice an episode, learns what the agent rewards.
