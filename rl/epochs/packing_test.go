@@ -71,8 +71,10 @@ func TestRank(t *testing.T) {
 	}
 	source := must.Get(New(samples, 3, 0, 1))(t)
 	unranked := source.Sum()
+	source.Rank(slices.Repeat([]float64{1}, len(samples)))
+	equal := source.Sum()
 	source.Rank(ranks)
-	expect.True(t, source.Sum() != unranked, "ranks of another order have the same sum")
+	expect.True(t, source.Sum() != unranked && source.Sum() != equal, "ranks of another order have the same sum")
 	var orders [][]int
 	for epoch := range 2 {
 		var order []int

@@ -347,7 +347,8 @@ func TestPoolsThatCannotBe(t *testing.T) {
 	c := tokensConfig()
 	c.Pools = Pools{ByDifficulty: true, Floor: 0.2}
 	expect.Failure(NewTokens(m, letters, c))(t, "difficulty_pools")
-	expect.Failure(NewTokens(m, finite{letters, 3}, c))(t, "prompts_per_step")
+	expect.Failure(NewTokens(m, finite{letters, c.PromptsPerStep - 1}, c))(t, "prompts_per_step")
+	tokens(t, m, finite{letters, c.PromptsPerStep}, c)
 	c.SamplesPerPrompt = 1
 	expect.Failure(NewTokens(m, finite{letters, 9}, c))(t, "samples_per_prompt")
 }
