@@ -123,9 +123,9 @@ func TestBoundsOfRatios(t *testing.T) {
 		}
 		// With k = 0 VESPO's weight of a completion is exp(λ − λ·ratio), here of a ratio of 3.
 		of, three := func(values ...float32) torch.Tensor { return s.Floats(values, 3) }, float32(math.Log(3))
-		good := &rl.Sample{Actions: []int32{0, 0}, Old: []float32{0, 0}, Advantage: []float32{1, 1}}
+		good := &rl.Sample{Actions: []int32{0, 0}, Old: []float32{0, 0}, Advantage: []float32{0, 0}}
 		bad := &rl.Sample{Actions: []int32{0}, Old: []float32{0}, Advantage: []float32{-1}}
-		b := &Batch{LogProbs: of(three, 0, three), Old: of(0, 0, 0), Advantage: of(1, 1, -1), Weight: of(1, 1, 1), Samples: 2, Actions: 3, Part: []*rl.Sample{good, bad}, Figures: map[string]float64{}}
+		b := &Batch{LogProbs: of(three, 0, three), Old: of(0, 0, 0), Advantage: of(0, 0, -1), Weight: of(1, 1, 1), Samples: 2, Actions: 3, Part: []*rl.Sample{good, bad}, Figures: map[string]float64{}}
 		(&VESPO{PositiveDecay: math.Ln2 / 2, NegativeDecay: math.Ln2}).Loss(s, b)
 		expect.True(t, math.Abs(b.Figures["vespo/phi_mean"]-(0.5+0.25)/2) <= 1e-6, "mean weight %v", b.Figures["vespo/phi_mean"])
 	})
