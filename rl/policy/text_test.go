@@ -192,7 +192,7 @@ func TestReadMappingErrors(t *testing.T) {
 		{"fraction", strings.Replace(good, "1", "1.5", 1), "field category_to_idx: got a JSON number 1.5, want an integer for every label"},
 		{"type of name", strings.Replace(good, `"1": "b"`, `"1": 3`, 1), "field idx_to_category: got a JSON number, want a name for every index"},
 		{"type of field", `{"category_to_idx": [], "idx_to_category": {}}`, "field category_to_idx: got a JSON array, want an integer for every label"},
-		{"leading zero", strings.Replace(good, `"1": "b"`, `"01": "b"`, 1), `field idx_to_category: index "1" is missing`},
+		{"leading zero", strings.Replace(good, `"1": "b"`, `"01": "b"`, 1), `field idx_to_category: index "1" is missing; want "0" to "1"`},
 		{"not inverse", strings.Replace(good, `"a": 0, "b": 1`, `"a": 1, "b": 0`, 1), `label "a": category_to_idx has index 1, idx_to_category has "0"`},
 		{"other name", strings.Replace(good, `"1": "b"`, `"1": "c"`, 1), `field category_to_idx: label "c" is missing`},
 		{"fewer", strings.Replace(good, `, "b": 1`, "", 1), "field category_to_idx has 1 entries, idx_to_category 2"},
