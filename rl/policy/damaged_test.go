@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,24 +26,21 @@ type saved interface {
 	Close()
 }
 
-// filesIn are the paths of the files in a folder.
+// filesIn are the names of the files in a folder.
 func filesIn(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	must.Do(t, fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			names = append(names, path)
-		}
-		return err
-	}))
+	for _, entry := range must.Get(os.ReadDir(dir))(t) {
+		expect.Require(t, entry.Type().IsRegular(), "%s is no file", entry.Name())
+		names = append(names, entry.Name())
+	}
 	return names
 }
 
-// TestDamagedFolders: a file of a policy that is damaged or missing is an error that names it, when the policy is loaded and when its
-// weights are; so is a file that cannot be written. The few that may be missing are listed.
+// TestDamagedFolders: a file of a policy that is damaged or missing is an error that names the folder when the policy is loaded, and the
+// file when its weights are; one that cannot be written is an error that names it. The few that may be missing are listed.
 func TestDamagedFolders(t *testing.T) {
 	torchtest.NoLeaks(t)
-	overwritten := func(path string) error { return os.WriteFile(path, []byte("\x00{% damaged"), 0o600) }
-	removed := os.Remove
+	overwrite := func(path string) error { return os.WriteFile(path, []byte("\x00{% damaged"), 0o600) }
 	encoder := policytest.Encoder(t)
 	tiny, chat := filepath.Join(t.TempDir(), "tiny"), filepath.Join(t.TempDir(), "chat")
 	must.Do(t, policy.TinyModel(tiny, 1, 32, 7))
@@ -94,15 +90,18 @@ func TestDamagedFolders(t *testing.T) {
 			p := must.Open(kind.load(kind.dir))(t)
 			for _, file := range filesIn(t, kind.dir) {
 				unread := slices.Contains(strings.Fields(kind.unread), file)
-				for damage, accepted := range map[*func(path string) error]bool{&overwritten: unread, &removed: unread || slices.Contains(strings.Fields(kind.optional), file)} {
+				for _, damage := range []struct {
+					do       func(path string) error
+					accepted bool
+				}{{overwrite, unread}, {os.Remove, unread || slices.Contains(strings.Fields(kind.optional), file)}} {
 					dir := t.TempDir()
 					must.Do(t, os.CopyFS(dir, os.DirFS(kind.dir)))
-					must.Do(t, (*damage)(filepath.Join(dir, file)))
+					must.Do(t, damage.do(filepath.Join(dir, file)))
 					q, err := kind.load(dir)
 					if err == nil {
 						q.Close()
 					}
-					expect.True(t, accepted == (err == nil) && (accepted || strings.Contains(err.Error(), dir)), "%s: %v", file, err)
+					expect.True(t, damage.accepted == (err == nil) && (damage.accepted || strings.Contains(err.Error(), dir)), "%s: %v", file, err)
 					if file == "adapter_model.safetensors" {
 						expect.Error(t, p.LoadWeights(dir), filepath.Join(dir, file))
 					}
